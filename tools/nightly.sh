@@ -72,6 +72,20 @@ device() {
   done
 }
 
+# The C interface over CUDA memory, and the Python package for CUDA arrays: compiled, for one architecture.
+cuda_libraries() {
+  if ! command -v nvcc > /dev/null; then
+    echo 'skipped, there is no nvcc'
+    return 0
+  fi
+  local options=(-D CMAKE_BUILD_TYPE=Release -D CMAKE_CUDA_ARCHITECTURES=90) venv=build/cuda_python
+  cmake -S . -B build/compiled_cuda -G Ninja "${options[@]}" -D KVPOLICY_BUILD_{TESTS,BENCH,EXAMPLES}=OFF \
+    -D KVPOLICY_BUILD_COMPILED{,_CUDA}=ON && cmake --build build/compiled_cuda &&
+    cmake --install build/compiled_cuda --prefix build/compiled_cuda/prefix || return 1
+  python3 -m venv "$venv" && "$venv/bin/pip" install --quiet ./python -C cmake.define.KVPOLICY_CUDA=ON \
+    -C cmake.define.CMAKE_CUDA_ARCHITECTURES=90 && "$venv/bin/python" -c 'import kvpolicy; assert kvpolicy.has_device'
+}
+
 slow() {
   if command -v nvcc > /dev/null; then
     cmake --preset cuda && cmake --build --preset cuda --target kvpolicy_cuda_vocabulary kvpolicy_gpu_tests tensor_parallel_cuda || return 1
@@ -93,7 +107,7 @@ engines() {
   tools/engines.sh llama_cpp transformers mpi llama_cpp_soak
 }
 
-for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants clang libcxx aarch64 device slow gpu_bundle engines}"; do
+for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants clang libcxx aarch64 device slow cuda_libraries gpu_bundle engines}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
@@ -108,6 +122,7 @@ for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants cl
       aarch64) step '64-bit ARM under qemu' tools/aarch64.sh ;;
       device) step 'on the emulated device' device ;;
       slow) step 'tests that wait for the night' slow ;;
+      cuda_libraries) step 'CUDA libraries, compiled' cuda_libraries ;;
       gpu_bundle) step 'bundle for a machine with a GPU' gpu_bundle ;;
       engines) step 'engines' engines ;;
       mutants) step 'mutants' tools/mutate.py --count 60 ;;

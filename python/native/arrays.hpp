@@ -1,4 +1,4 @@
-// Arrays of NumPy, PyTorch and JAX as planes and query rows of kvpolicy. They arrive by DLPack, and nothing is copied.
+// Arrays of NumPy, PyTorch and JAX as rows and numbers. They arrive by DLPack, and nothing is copied.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,17 +6,26 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
 #include <string>
-#include <vector>
+
+#include "rows.hpp"
 
 namespace kvpolicy_python {
 
-namespace kv = kvpolicy;
 namespace nb = nanobind;
 
-/// Any array that can be read. Whether it is in host memory is checked by `rows_of`.
+/// Any array that can be read. In whose memory it may be is checked by the evictor that reads it.
 using array = nb::ndarray<nb::ro>;
+
+/// The device of an array, as PyTorch names it.
+inline std::string device_of(array const& of) {
+  int const type = of.device_type();
+  if (type == nb::device::cpu::value || type == nb::device::cuda_host::value) return "cpu";
+  std::string const index = ":" + std::to_string(of.device_id());
+  return type == nb::device::cuda::value || type == nb::device::cuda_managed::value
+             ? "cuda" + index
+             : "device type " + std::to_string(type) + index;
+}
 
 /// The shape of an array as Python prints it: "(2, 3)".
 inline std::string shape_text(array const& of) {
@@ -40,29 +49,13 @@ inline kv::codec codec_of(char const* call, std::string const& name, array const
   return kv::codec::bf16;
 }
 
-/// The rows of one layer: [sequence, head, row, channel], in host memory.
-struct rows {
-  std::byte const* data = nullptr;
-  kv::codec element = kv::codec::f32;
-  std::int64_t sequences = 0;
-  std::int64_t heads = 0;
-  std::int64_t count = 0;
-  std::int64_t channels = 0;
-  std::int64_t sequence = 0;  ///< strides in bytes
-  std::int64_t head = 0;
-  std::int64_t row = 0;
-  std::int64_t channel = 0;
-};
-
 /// Describes an array [sequence, head, row, channel].
 ///
-/// - throws: `invalid_argument` for another number of axes, other element types, or memory of a device.
+/// - throws: `invalid_argument` for another number of axes, or other element types.
 inline rows rows_of(char const* call, std::string const& name, array const& of) {
   kv::expects(
       of.ndim() == 4, call, name + ".shape", [&] { return shape_text(of); },
       "the axes are sequence, head, row and channel");
-  kv::expects(of.device_type() == nb::device::cpu::value, call, name + ".device", "not the CPU",
-              "kvpolicy decides in host memory: copy the array to the CPU");
   kv::codec const element = codec_of(call, name, of);
   std::int64_t const bytes = kv::bytes_of(element);
   auto const size = [&](std::size_t axis) { return static_cast<std::int64_t>(of.shape(axis)); };
@@ -76,60 +69,21 @@ inline rows rows_of(char const* call, std::string const& name, array const& of) 
           .sequence = stride(0),
           .head = stride(1),
           .row = stride(2),
-          .channel = stride(3)};
+          .channel = stride(3),
+          .device = device_of(of)};
 }
 
-inline bool same_layout(rows const& a, rows const& b) {
-  return a.element == b.element && a.sequences == b.sequences && a.heads == b.heads && a.count == b.count &&
-         a.channels == b.channels && a.head == b.head && a.row == b.row && a.channel == b.channel;
-}
-
-/// Keys or values of several layers, each an array of its own, as a signal's rows.
+/// Describes float32 numbers.
 ///
-/// The entries of a sequence are the *last* rows of an array: a sequence that is shorter than others has unused rows in
-/// front, as padding on the left leaves them. Where the heads of a layer hold unequal numbers, all begin where the
-/// longest one does.
-class layer_rows {
- public:
-  layer_rows() = default;
-
-  /// - in: `layers` has the rows of each layer, `longest` the entries of the longest head, [layer, sequence].
-  /// - throws: `invalid_argument` if layers have different layouts, or a sequence has more entries than rows.
-  layer_rows(char const* call, std::string const& name, std::vector<rows> const& layers,
-             std::vector<int> const& longest) {
-    std::size_t const sequences = longest.size() / layers.size();
-    rows const& first = layers.front();
-    for (std::size_t l = 0; l < layers.size(); ++l) {
-      rows const& one = layers[l];
-      kv::expects(same_layout(one, first), call, name + " of layer " + std::to_string(l), "another shape or layout",
-                  "all layers have the shape, the element type and the strides of layer 0");
-      for (std::size_t s = 0; s < sequences; ++s) {
-        int const held = longest[l * sequences + s];
-        kv::expects(held <= one.count, call, name + ".shape", one.count,
-                    [&] { return "sequence " + std::to_string(s) + " has " + std::to_string(held) + " entries"; });
-        std::int64_t const unused = one.count - held;
-        bases_.push_back(const_cast<std::byte*>(one.data) + static_cast<std::int64_t>(s) * one.sequence +
-                         unused * one.row);
-      }
-    }
-    auto const of_layer = static_cast<std::int64_t>(sequences);
-    view_.rows = {.element = first.element,
-                  .dims = static_cast<int>(first.channels),
-                  .token = first.row,
-                  .head = first.head,
-                  .dim = first.channel,
-                  .bases = {.data = bases_.data(), .layer = layers.size() > 1 ? of_layer : 0, .unit = 1}};
-    view_.where = kv::identity_map(static_cast<int>(first.count), static_cast<int>(sequences));
+/// - throws: `invalid_argument` for another element type.
+inline numbers numbers_of(char const* call, std::string const& name, array const& of) {
+  kv::expects(codec_of(call, name, of) == kv::codec::f32, call, name + ".dtype", "16 bits", name + " are float32");
+  numbers made{.data = static_cast<float const*>(of.data()), .device = device_of(of)};
+  for (std::size_t axis = 0; axis < of.ndim(); ++axis) {
+    made.size.push_back(static_cast<std::int64_t>(of.shape(axis)));
+    made.stride.push_back(of.stride(axis));
   }
-
-  layer_rows(layer_rows const&) = delete;  // the view points into its own table
-  layer_rows& operator=(layer_rows const&) = delete;
-
-  [[nodiscard]] kv::row_view const& view() const { return view_; }
-
- private:
-  std::vector<std::byte*> bases_;
-  kv::row_view view_{};
-};
+  return made;
+}
 
 }  // namespace kvpolicy_python

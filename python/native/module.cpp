@@ -1,8 +1,10 @@
 // The Python module kvpolicy._native.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include "arrays.hpp"
 #include "evictor.hpp"
 #include "facts.hpp"
 
@@ -29,6 +31,24 @@ std::vector<rows> rows_of_layers(char const* call, char const* name, std::vector
   return made;
 }
 
+/// The kept entries as an array in the memory of their device, which owns them: NumPy's, or an object with
+/// `__dlpack__`.
+nb::object listed(decision const& made, std::string const& device) {
+  auto held = std::make_unique<std::shared_ptr<std::int32_t>>(made.indices);
+  nb::capsule const owner(held.get(),
+                          [](void* at) noexcept { delete static_cast<std::shared_ptr<std::int32_t>*>(at); });
+  std::shared_ptr<std::int32_t> const& memory = *held.release();
+  auto const count = static_cast<std::size_t>(made.indptr.back());
+  std::size_t const colon = device.find(':');
+  if (colon == std::string::npos) {
+    return nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>>(memory.get(), {count}, owner).cast();
+  }
+  int const index = std::stoi(device.substr(colon + 1));
+  return nb::ndarray<nb::array_api, std::int32_t, nb::ndim<1>>(
+             memory.get(), {count}, owner, {}, nb::dtype<std::int32_t>(), nb::device::cuda::value, index)
+      .cast();
+}
+
 nb::dict report_of(kv::report const& from) {
   nb::dict made;
   made["nan_scores"] = from.nan_scores;
@@ -46,9 +66,11 @@ void observe(evictor& self, int layer, std::optional<array> const& queries, std:
   given_rows given;
   if (keys) given.keys = {rows_of("observe", "keys", *keys)};
   if (values) given.values = {rows_of("observe", "values", *values)};
-  shown_tokens shown{.log_beta = log_beta, .birth_score = birth_score};
+  shown_tokens shown;
   if (queries) shown.queries = rows_of("observe", "queries", *queries);
   if (turn_queries) shown.turn = rows_of("observe", "turn_queries", *turn_queries);
+  if (log_beta) shown.log_beta = numbers_of("observe", "log_beta", *log_beta);
+  if (birth_score) shown.birth_score = numbers_of("observe", "birth_score", *birth_score);
   nb::gil_scoped_release const released;
   self.observe(layer, shown, given);
 }
@@ -56,16 +78,16 @@ void observe(evictor& self, int layer, std::optional<array> const& queries, std:
 nb::tuple decide(evictor& self, std::vector<array> const& keys, std::vector<array> const& values,
                  std::optional<array> const& scores, std::vector<array> const& turn_queries) {
   given_rows given{rows_of_layers("decide", "keys", keys), rows_of_layers("decide", "values", values), {}};
-  if (scores) given.scores = {*scores};
+  if (scores) given.scores = numbers_of("decide", "scores", *scores);
   given.turn = rows_of_layers("decide", "turn_queries", turn_queries);
   decision made;
   {
     nb::gil_scoped_release const released;
     made = self.decide(given);
   }
-  std::size_t const lanes = made.indptr.size(), kept = made.indices.size();
-  return nb::make_tuple(as_array(std::move(made.indptr), lanes), as_array(std::move(made.indices), kept),
-                        report_of(made.report));
+  std::size_t const lanes = made.indptr.size();
+  nb::object const kept = listed(made, self.device());
+  return nb::make_tuple(as_array(std::move(made.indptr), lanes), kept, report_of(made.report));
 }
 
 void add_evictor(nb::module_& to) {
@@ -74,17 +96,21 @@ void add_evictor(nb::module_& to) {
       to, "Evictor",
       "An eviction by name about a batch of sequences, with its recorded signals. The caller keeps keys "
       "and values: it appends tokens, shows query rows, asks for a decision and moves its rows.")
-      .def(
-          "__init__",
-          [](evictor* self, std::string const& policy, int layers, int query_heads, int kv_heads, int head_dim,
-             int sequences, int capacity, int value_dim, std::optional<float> scale, float soft_cap, int threads) {
-            new (self) evictor(policy, {{layers, query_heads, kv_heads, head_dim, value_dim}, scale, soft_cap},
-                               sequences, capacity, threads);
-          },
-          "policy"_a, nb::kw_only(), "layers"_a, "query_heads"_a, "kv_heads"_a, "head_dim"_a, "sequences"_a = 1,
-          "capacity"_a = 1024, "value_dim"_a = 0, "scale"_a = nb::none(), "soft_cap"_a = 0.0f, "threads"_a = 1,
-          "`capacity` is the number of tokens of a sequence for which there is room at first; it grows.\n\n"
-          "Raises ValueError if the policy or a size is not sound.")
+      .def(nb::new_([](std::string const& policy, int layers, int query_heads, int kv_heads, int head_dim,
+                       int sequences, int capacity, int value_dim, std::optional<float> scale, float soft_cap,
+                       int threads, std::optional<int> device, std::uintptr_t stream) {
+             evictor_options const from{
+                 policy, {{layers, query_heads, kv_heads, head_dim, value_dim}, scale, soft_cap}, sequences, capacity};
+             return device ? make_device_evictor(from, *device, stream) : make_host_evictor(from, threads);
+           }),
+           "policy"_a, nb::kw_only(), "layers"_a, "query_heads"_a, "kv_heads"_a, "head_dim"_a, "sequences"_a = 1,
+           "capacity"_a = 1024, "value_dim"_a = 0, "scale"_a = nb::none(), "soft_cap"_a = 0.0f, "threads"_a = 1,
+           "device"_a = nb::none(), "stream"_a = 0,
+           "`capacity` is the number of tokens of a sequence for which there is room at first; it grows. `device` is "
+           "the index of a CUDA device whose arrays it reads, and `stream` the number of the stream of its calls "
+           "(`torch.cuda.current_stream().cuda_stream`); without `device` it reads host memory with `threads` "
+           "threads.\n\n"
+           "Raises ValueError if the policy or a size is not sound, or if there is no such device.")
       .def("append", &evictor::append, "tokens"_a, released(),
            "Adds `tokens[s]` new tokens to sequence s. Raises ValueError for a wrong number.")
       .def("remove_last", &evictor::remove_last, "tokens"_a, released(),
@@ -96,15 +122,17 @@ void add_evictor(nb::module_& to) {
           "latest `append`, or the last of them. Keys [sequence, KV head, row, channel] are needed by policies that "
           "read every row. `turn_queries` are the rows of a turn, shown once for each turn; `log_beta` and "
           "`birth_score`, float32 [sequence, KV head, token], are the numbers of new tokens.")
-      .def("decide", &decide, "keys"_a = std::vector<array>{}, "values"_a = std::vector<array>{},
-           "scores"_a = nb::none(), "turn_queries"_a = std::vector<array>{},
-           "Decides what each lane keeps, from the keys and values of every layer, each an array [sequence, KV head, "
-           "row, channel] whose last rows are the entries of a sequence. Where heads of a layer hold unequal numbers, "
-           "all begin where the longest one does. `scores` [layer, sequence, KV head, entry] are those of the policy "
-           "`external`.\n\n"
-           "Returns (indptr, indices, report): lane i keeps the entries indices[indptr[i]:indptr[i + 1]], ascending, "
-           "and "
-           "lanes are in the order of sequence, layer, KV head. Nothing is changed until `apply`.")
+      .def(
+          "decide", &decide, "keys"_a = std::vector<array>{}, "values"_a = std::vector<array>{},
+          "scores"_a = nb::none(), "turn_queries"_a = std::vector<array>{},
+          "Decides what each lane keeps, from the keys and values of every layer, each an array [sequence, KV head, "
+          "row, channel] whose last rows are the entries of a sequence. Where heads of a layer hold unequal numbers, "
+          "all begin where the longest one does. `scores` [layer, sequence, KV head, entry] are those of the policy "
+          "`external`.\n\n"
+          "Returns (indptr, indices, report): lane i keeps the entries indices[indptr[i]:indptr[i + 1]], ascending, "
+          "and "
+          "lanes are in the order of sequence, layer, KV head. On a device, `indices` are an array of that device with "
+          "`__dlpack__`. Nothing is changed until `apply`.")
       .def("apply", &evictor::apply, released(),
            "Moves counts, positions and recorded signals as the latest decision says.")
       .def_prop_ro("counts", &evictor::counts, "The number of entries that each sequence holds in its longest lane.")
@@ -127,7 +155,8 @@ void add_evictor(nb::module_& to) {
           "last entry of a lane.")
       .def_prop_ro("tokens", &evictor::tokens,
                    "The number of tokens that each sequence has received, dropped ones included.")
-      .def_prop_ro("policy", &evictor::policy, "The policy as text.");
+      .def_prop_ro("policy", &evictor::policy, "The policy as text.")
+      .def_prop_ro("device", &evictor::device, "Whose memory it reads: cpu, or cuda and an index.");
 }
 
 void add_facts(nb::module_& to) {
@@ -159,12 +188,6 @@ NB_MODULE(_native, m) {
   m.attr("__version__") = kvpolicy::version;
   py::add_facts(m);
   py::add_evictor(m);
-  m.def(
-      "scorers",
-      [] {
-        std::vector<std::string> names;
-        for (kvpolicy::scorer_info const& each : kvpolicy::shipped().list()) names.push_back(each.name);
-        return names;
-      },
-      "The names of the scorers with which a policy can begin.");
+  m.attr("has_device") = py::has_device;
+  m.def("scorers", &py::scorer_names, "The names of the scorers with which a policy can begin.");
 }

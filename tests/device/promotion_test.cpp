@@ -93,7 +93,7 @@ TEST_SUITE("device/promotion") {
     kv::head_table const by_head{.heads = {heads.data(), 0, 2, 1}};
     kv::at_least const any{.least = -2.0f, .unbounded = true};
     int full = 0;
-    for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    for (std::uint64_t seed = 0; seed < 6; seed += at_night() ? 1 : 2) {
       auto const few = static_cast<int>(seed);
       dual_options const how{.sequences = 1 + few % 3, .pages = 24 + 20 * few, .bound = seed % 2 == 0 ? 24 : 64};
       int const cap = seed % 3 == 1 ? 9 : -1;
@@ -104,7 +104,7 @@ TEST_SUITE("device/promotion") {
           go_on(kv::admission{.score = kv::random_scores{seed}, .protect = kv::recent{1}, .window = 8}, how, 4, seed);
       full += go_on(kv::admission{.score = kv::trim_kv{}, .window = 8, .pick = any, .cap = cap}, how, 5, seed);
     }
-    CHECK(full > 20);
+    CHECK(full > (at_night() ? 20 : 8));
   }
 
   TEST_CASE("more entries leave than a warp has threads") {  // some drafts do not fit into the ring

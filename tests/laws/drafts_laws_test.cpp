@@ -207,6 +207,8 @@ void drafts_leave_no_trace(char const* name, Policy const& policy, bool of_turns
       if (!at_night() && positions != (of == part::listed)) continue;  // each kind with one of them is enough
       for (std::vector<int> const& before : {none, certain}) {
         for (std::vector<int> const& kept : {none, accepted, all}) {
+          bool const on_host = std::same_as<Executor, kv::host_executor>;
+          if (!at_night() && !on_host && kept == all) continue;  // the host has seen it
           INFO(std::string(name), ", part ", static_cast<int>(of), std::string(positions ? ", positions" : ""),
                ", certain tokens ", before[0], ", accepted ", kept[0]);
           served<Executor, Policy, Probabilities> plain(policy, of, positions);

@@ -18,6 +18,7 @@
 #include "support/holds.hpp"
 #include "support/owned_keep.hpp"
 #include "support/owned_lanes.hpp"
+#include "support/rounds.hpp"
 #include "support/scores.hpp"
 #include "support/troubled_scores.hpp"
 
@@ -212,7 +213,7 @@ TEST_SUITE("ops/top_k") {
   }
 
   TEST_CASE("large pools, of which a sample is taken, keep what one flat list of their candidates says") {
-    holds("large pooled top_k == reference", large_pools_as_the_reference, 300);
+    holds("large pooled top_k == reference", large_pools_as_the_reference, rounds(300));
   }
 
   TEST_CASE("ties in a pool go to the lower layer, then head, then ordinal") {

@@ -5,8 +5,9 @@ observes and evicts. `kvpolicy.hf.evict` evicts in models of transformers.
 """
 
 from ._decide import Kept, decide
+from ._device import has_device
 from ._native import Evictor, PolicyFacts, policy_facts, scorers
 from ._native import __version__  # type: ignore[attr-defined]  # the stub has no names of Python's own
 from ._score import Layer
 
-__all__ = ["Evictor", "Kept", "Layer", "PolicyFacts", "__version__", "decide", "policy_facts", "scorers"]
+__all__ = ["Evictor", "Kept", "Layer", "PolicyFacts", "__version__", "decide", "has_device", "policy_facts", "scorers"]

@@ -8,8 +8,9 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from ._device import on_device, placement
 from ._native import Evictor, policy_facts
-from ._score import Layer, Score, scores_of, spec_of
+from ._score import Layer, Score, no_scores, scores_of, spec_of
 
 ELEMENTS = ("float32", "float16", "bfloat16")
 NUMBERS = {"retention": "log_beta", "carried_score": "birth_score"}  # what a policy reads, and the numbers of tokens that it is
@@ -26,11 +27,12 @@ class Kept:
     """What each lane of a cache keeps. A lane is one KV head of one layer of one sequence.
 
     `indptr` (int64) and `indices` (int32) list the kept entries of all lanes, ascending in each lane, in the order of
-    sequence, layer, KV head: lane i keeps `indices[indptr[i]:indptr[i + 1]]`.
+    sequence, layer, KV head: lane i keeps `indices[indptr[i]:indptr[i + 1]]`. If the decision was made on a device,
+    `indices` are a tensor of that device.
     """
 
     indptr: np.ndarray
-    indices: np.ndarray
+    indices: Any
     sequences: int
     layers: int
     heads: int
@@ -42,7 +44,7 @@ class Kept:
         lanes = np.diff(self.indptr).reshape(self.sequences, self.layers, self.heads)
         return lanes.transpose(1, 0, 2)
 
-    def lane(self, layer: int = 0, sequence: int = 0, head: int = 0) -> np.ndarray:
+    def lane(self, layer: int = 0, sequence: int = 0, head: int = 0) -> Any:
         """The kept entries of one lane, ascending."""
         for name, value, size in (("layer", layer, self.layers), ("sequence", sequence, self.sequences), ("head", head, self.heads)):
             if not 0 <= value < size:
@@ -50,13 +52,13 @@ class Kept:
         at = (sequence * self.layers + layer) * self.heads + head
         return self.indices[self.indptr[at] : self.indptr[at + 1]]
 
-    def array(self) -> np.ndarray:
+    def array(self) -> Any:
         """The kept entries of all lanes, [layer, sequence, KV head, kept], if all lanes keep equally many."""
         counts = np.unique(np.diff(self.indptr))
         if len(counts) != 1:
             raise ValueError(f"array: counts = {counts[0]} to {counts[-1]}, but an array has equally many entries in all lanes: use lane()")
         shape = (self.sequences, self.layers, self.heads, int(counts[0]))
-        return self.indices.reshape(shape).transpose(1, 0, 2, 3)
+        return self.indices.reshape(shape).swapaxes(0, 1)
 
 
 def _check_array(name: str, given: Any, elements: Sequence[str] = ELEMENTS) -> None:
@@ -95,10 +97,10 @@ def _by_layer(name: str, given: Any) -> list[Any]:
     return [one[None] if len(one.shape) == 3 else one for one in layers]
 
 
-def _scored(score: Score, keys: list[Any], values: list[Any], queries: list[Any], counts: list[int], scale: float | None, soft_cap: float) -> np.ndarray:
+def _scored(score: Score, keys: list[Any], values: list[Any], queries: list[Any], counts: list[int], scale: float | None, soft_cap: float) -> Any:
     """The scores [layer, sequence, KV head, entry] that a function of Python gives."""
     sequences, heads, rows, channels = keys[0].shape
-    made = np.zeros((len(keys), sequences, heads, max(rows, 1)), np.float32)
+    made = no_scores(keys[0], (len(keys), sequences, heads, max(rows, 1)))
     for layer, all_keys in enumerate(keys):
         for sequence, count in enumerate(counts):
             if count == 0:
@@ -139,7 +141,8 @@ def decide(
     such as "sinks(4) | recent(16)", and `budget` a number of entries, or below 1 the part that is dropped.
 
     Arrays are of NumPy, PyTorch, JAX or any library with DLPack, in host memory, float32, float16 or bfloat16, with any
-    strides (the channels of query rows are contiguous); nothing is copied. Each is [layer, sequence, head, row, channel],
+    strides (the channels of query rows are contiguous); nothing is copied. Where the package was built for CUDA, they may
+    be tensors of PyTorch on one device, on whose current stream the decision is made. Each is [layer, sequence, head, row, channel],
     or without the first axis, or without the first two, or a list of arrays of layers.
 
     - `keys`, `values`: after RoPE, as attention reads them, one row for each entry.
@@ -202,6 +205,7 @@ def decide(
         scale=scale,
         soft_cap=soft_cap,
         threads=available_threads() if threads is None else threads,
+        **placement([*key_layers, *value_layers, *query_layers, *(one for one in (scores, *numbers.values()) if one is not None)]),
     )
     if score is not None:
         scores = _scored(score, key_layers, value_layers, query_layers, counts, scale, soft_cap)
@@ -220,4 +224,4 @@ def decide(
     for layer, one in enumerate(query_layers):
         decider.observe(layer, one, key_layers[layer] if key_layers else None)
     indptr, indices, report = decider.decide(key_layers, value_layers, scores, turn)
-    return Kept(indptr, indices, sequences, layers, heads, report)
+    return Kept(indptr, on_device(indices), sequences, layers, heads, report)

@@ -69,7 +69,19 @@ def spec_of(call: str, policy: "str | Score", parts: str | None, budget: int | f
     return " | ".join(one for one in (begin, parts, size) if one)
 
 
-def scores_of(call: str, score: Score, layer: Layer) -> np.ndarray:
+def _numbers_like(keys: Any, made: Any) -> Any:
+    """float32 numbers of the library, and on the device, of the keys."""
+    if hasattr(keys, "new_tensor"):
+        return made.detach().to(keys.device).float() if hasattr(made, "detach") else keys.float().new_tensor(np.asarray(made, dtype=np.float32))
+    return np.asarray(made.detach().float().cpu() if hasattr(made, "detach") else made, dtype=np.float32)
+
+
+def no_scores(keys: Any, shape: tuple[int, ...]) -> Any:
+    """Zeros float32, of the library and on the device of the keys."""
+    return keys[..., :0].float().new_zeros(shape) if hasattr(keys, "new_zeros") else np.zeros(shape, np.float32)
+
+
+def scores_of(call: str, score: Score, layer: Layer) -> Any:
     """The scores [KV head, entry], float32. What is wrong with them is one sentence."""
     shape = (layer.keys.shape[0], layer.keys.shape[1])
     try:
@@ -77,12 +89,12 @@ def scores_of(call: str, score: Score, layer: Layer) -> np.ndarray:
     except Exception as error:
         raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it raised {type(error).__name__}: {error}") from error
     try:
-        numbers = np.asarray(made.detach().float().cpu() if hasattr(made, "detach") else made, dtype=np.float32)
+        numbers = _numbers_like(layer.keys, made)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave a {type(made).__name__} and no array of numbers") from error
-    if numbers.shape != shape:
-        raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave the shape {numbers.shape}, and [KV head, entry] is {shape}")
-    positions = np.asarray(layer.positions.cpu() if hasattr(layer.positions, "cpu") else layer.positions)
-    if np.isnan(numbers[positions >= 0]).any():
-        raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave NaN for {int(np.isnan(numbers[positions >= 0]).sum())} entries")
+    if tuple(numbers.shape) != shape:
+        raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave the shape {tuple(numbers.shape)}, and [KV head, entry] is {shape}")
+    bad = int((numbers != numbers)[layer.positions >= 0].sum())
+    if bad > 0:
+        raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave NaN for {bad} entries")
     return numbers
