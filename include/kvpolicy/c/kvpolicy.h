@@ -199,8 +199,8 @@ kvpolicy_status kvpolicy_kept(kvpolicy_state const* state, int sequence, int lay
  * - fails with KVPOLICY_INVALID_ARGUMENT if there is no decision, or if entries came or went since. */
 kvpolicy_status kvpolicy_apply(kvpolicy_state* state, kvpolicy_stats* stats);
 
-/** Waits for the calls about a state of a device, and returns what they found wrong (kvpolicy_cuda.h). About host memory
- * there is nothing to wait for. */
+/** Waits for the calls about a state of a device, and returns what they found wrong (kvpolicy_cuda.h). About host
+ * memory there is nothing to wait for. */
 kvpolicy_status kvpolicy_synchronize(kvpolicy_state* state);
 
 #ifdef __cplusplus
