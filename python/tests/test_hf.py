@@ -437,7 +437,7 @@ def test_crop_is_that_of_transformers():
     cache = DynamicCache(config=model.config)
     with kvpolicy.hf.evict(model, SNAPKV), torch.no_grad():
         expected = model(ids, past_key_values=cache).logits
-        if kvpolicy.hf.CROPS_TO_LENGTH:
+        if kvpolicy._cache.CROPS_TO_LENGTH:
             cache.crop(0)
         else:
             cache.crop(0)

@@ -4,13 +4,12 @@
         model.generate(**inputs)
 
 The keys and values of a model's full-attention layers are cut after each prefill, or after each forward; layers with a
-sliding window, or of linear attention, are left alone. The model's code is not changed: its attention function is replaced by one that shows the
-query rows to the policy and then calls the model's own, and a hook shortens the cache.
+sliding window, or of linear attention, are left alone. The model's code is not changed: its attention function is
+replaced by one that shows the query rows to the policy and then calls the model's own, and a hook shortens the cache.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
 import weakref
 from dataclasses import dataclass
@@ -19,12 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import DynamicCache, PreTrainedModel, cache_utils
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ._cache import EvictedLayer, tracked
 from ._decide import NUMBERS, Kept, available_threads
+from ._model import LEFT_ALONE, Layers, expects
 from ._native import Evictor, PolicyFacts, policy_facts
 from ._score import Layer, Score, name_of, scores_of, spec_of
 from .gates import FreshTokens, Gate, load
@@ -35,118 +36,7 @@ BASES = ("sdpa", "eager")
 PREFIX = "kvpolicy_"
 SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries"}
 LONG_PROMPT = 4096  # tokens from which a progress bar is shown
-LEFT_ALONE = (DynamicSlidingWindowLayer, *((cache_utils.LinearAttentionLayer,) if hasattr(cache_utils, "LinearAttentionLayer") else ()))
-FUSED = ("query_key_value", "Wqkv", "c_attn", "in_proj_qkv")
 MOST_DRAFTS = 1024  # tokens that a verification may refuse: so many more query rows are kept until it is known
-# Until transformers 5.3 `crop` took the number of tokens that stay, below 0 of those that go; later only the latter.
-CROPS_TO_LENGTH = "max_length" in inspect.signature(DynamicLayer.crop).parameters
-
-
-def _expects(ok: bool, name: str, value: Any, rule: str) -> None:
-    if not ok:
-        raise ValueError(f"hf.evict: {name} = {value}, but {rule}")
-
-
-class EvictedLayer(DynamicLayer):
-    """A layer of a DynamicCache from which entries were dropped.
-
-    Its tensors hold the kept entries and the tokens after them. `get_seq_length` still counts every token, so that
-    `generate` continues at the right position. A lane that keeps fewer entries than the longest one of its layer has
-    padding in front of them.
-    """
-
-    keys: Any
-    values: Any
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dropped = 0  # tokens that are no longer in the tensors
-        self.kept = 0  # rows that the last eviction left
-        self.reordered = False  # sequences changed their places
-        self.uneven = False  # other layers have other numbers of rows
-        self.in_block = False  # a forward runs that knows the mask of this layer
-        self.valid: torch.Tensor | None = None  # [sequence, 1 or KV head, row] of the first rows; None: no row is padding
-
-    @property
-    def rows(self) -> int:
-        return 0 if self.keys is None or self.keys.numel() == 0 else self.keys.shape[-2]
-
-    @property
-    def masked(self) -> bool:
-        """Whether the mask that a model makes is not the one of this layer's rows."""
-        return self.uneven or self.valid is not None
-
-    def valid_rows(self) -> torch.Tensor | None:
-        """Which rows are entries, [sequence, 1 or KV head, row]; None: all of them."""
-        more = 0 if self.valid is None else self.rows - self.valid.shape[-1]
-        return self.valid if self.valid is None or more == 0 else torch.nn.functional.pad(self.valid, (0, more), value=True)
-
-    def note_padding(self, new: torch.Tensor) -> None:
-        """Notes which of the newest rows are tokens, [sequence, row]. Before a cut the model's own mask says it."""
-        if self.masked:
-            held = self.valid_rows()
-            held = torch.ones(new.shape[0], 1, self.rows, dtype=torch.bool, device=new.device) if held is None else held.clone()
-            held[..., held.shape[-1] - new.shape[1] :] &= new[:, None, :].to(held.device)
-            self.valid = held
-
-    def get_seq_length(self, *_: Any) -> int:
-        return self.rows + self.dropped
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.masked and not self.in_block:
-            raise ValueError("hf.evict: cache = one whose lanes hold unequal numbers of entries, but only a model inside of a block masks their padding")
-        return super().update(key_states, value_states, *args, **kwargs)
-
-    def get_mask_sizes(self, query_length: Any, *_: Any) -> tuple[int, int]:
-        # Before transformers 5.3 the argument is the tensor of positions.
-        new = query_length if isinstance(query_length, int) else int(query_length.shape[0])
-        return self.rows + new, self.dropped
-
-    def crop(self, tokens: int) -> None:
-        if tokens > 0 and not CROPS_TO_LENGTH:
-            raise ValueError(f"crop: tokens = {tokens}, but a number of tokens to remove is given as a negative one")
-        length = self.get_seq_length()
-        remove = -tokens if tokens < 0 or not CROPS_TO_LENGTH else max(length - tokens, 0)
-        if remove == 0:
-            return
-        if remove >= length:
-            self.keys, self.values = self.keys[..., :0, :], self.values[..., :0, :]
-            self.dropped = self.kept = 0
-            self.uneven, self.valid = False, None
-            return
-        if remove > self.rows - self.kept:
-            raise ValueError(
-                f"crop: tokens = {remove}, but only the {self.rows - self.kept} tokens after the last eviction can be removed"
-            )
-        self.keys = self.keys[..., :-remove, :]
-        self.values = self.values[..., :-remove, :]
-        self.valid = None if self.valid is None else self.valid[..., : self.rows]
-
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        self.reordered = True
-        self.valid = None if self.valid is None else self.valid[beam_idx.to(self.valid.device)]
-        super().reorder_cache(beam_idx)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        self.reordered = True
-        self.valid = None if self.valid is None else self.valid.repeat_interleave(repeats, dim=0)
-        super().batch_repeat_interleave(repeats)
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        self.reordered = True
-        self.valid = None if self.valid is None else self.valid[indices.to(self.valid.device)]
-        super().batch_select_indices(indices)
-
-    def reset(self) -> None:
-        super().reset()
-        self.dropped = self.kept = 0
-        self.reordered, self.uneven, self.valid = False, False, None
-
-
-def _tracked(layer: DynamicLayer) -> EvictedLayer:
-    made = EvictedLayer()
-    made.__dict__.update(layer.__dict__)
-    return made
 
 
 class _Record:
@@ -203,75 +93,6 @@ class _Shown:
     numbers: torch.Tensor | None  # of a gate, [sequence, KV head, token]
 
 
-class _Layers:
-    """The attention modules of a model, and which of them are cut."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.decoder: Any = model.get_decoder() if hasattr(model, "get_decoder") else model
-        found = {
-            module.layer_idx: module
-            for module in self.decoder.modules()
-            if isinstance(getattr(module, "layer_idx", None), int) and hasattr(module, "head_dim") and hasattr(module, "config")
-            and (hasattr(module, "qkv_proj") or all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj")))
-        }
-        name = type(model).__name__
-        fused = sorted({one for module in self.decoder.modules() for one in FUSED if hasattr(module, one)})
-        _expects(len(found) > 0 or not fused, "model", f"{name} with fused projections ({', '.join(fused)})", "q_proj, k_proj and v_proj say how many heads there are")
-        _expects(len(found) > 0, "model", name, "none of its modules has layer_idx, q_proj, k_proj, v_proj and head_dim")
-        by_name = getattr(model, "_supports_attention_backend", False) or all("ALL_ATTENTION_FUNCTIONS" in inspect.getsource(type(one).forward) for one in found.values())
-        _expects(bool(by_name), "model", name, "its attention is not a function with a name, so query rows cannot be seen")
-        fits = getattr(model, "_supports_default_dynamic_cache", lambda: True)()
-        _expects(bool(fits), "model", name, "it has a cache of its own, and only a DynamicCache can be cut")
-        self.config: Any = self.decoder.config
-        self.configs: list[Any] = list({id(one.config): one.config for one in found.values()}.values())
-        shared = int(getattr(self.config, "num_kv_shared_layers", 0) or 0)
-        _expects(shared == 0, "model", f"{name} with {shared} layers that use the keys of another one", "the layers of a cache are cut one by one")
-        kinds = [type(one) for one in DynamicCache(config=model.config).layers]
-        others = sorted({one.__name__ for one in kinds if one not in (DynamicLayer, *LEFT_ALONE)})
-        _expects(not others, "model", f"{name}, whose cache has {' and '.join(others)}", "only layers of keys and values are known, with a sliding window or without, and those of linear attention")
-        unknown = [index for index, kind in enumerate(kinds) if kind is DynamicLayer and index not in found]
-        _expects(not unknown, "model", f"{name} with keys of layer {unknown[:1]}", "none of its modules has q_proj, k_proj, v_proj and head_dim")
-        crossed = list(getattr(self.config, "cross_attention_layers", None) or [])
-        _expects(not crossed, "model", f"{name} with cross-attention in layers {crossed}", "their keys are those of another input")
-        chooses = any(hasattr(one, "keep_window_size") for one in found.values())
-        _expects(not chooses, "model", f"{name} with a dynamic mask", "each of its layers chooses keys by a mask that a policy does not see")
-        twice = any(hasattr(one, "lambda_q1") for one in found.values())
-        _expects(not twice, "model", f"{name} with differential attention", "each of its layers attends twice")
-        self.cut = [index for index, kind in enumerate(kinds) if kind is DynamicLayer]
-        _expects(len(self.cut) > 0, "model", f"{name} with a sliding window in every layer", "only layers that attend to all tokens are cut")
-        self.place = {index: place for place, index in enumerate(self.cut)}
-        self.modules = [found[index] for index in self.cut]
-        self.total = len(kinds)
-        self.shape = self._shape(self.modules)
-
-    def cut_of(self, cache: DynamicCache) -> list[Any]:
-        """The layers of a cache that are cut."""
-        return [cache.layers[index] for index in self.cut]
-
-    @staticmethod
-    def _shape(modules: list[Any]) -> dict[str, Any]:
-        shapes = []
-        for one in modules:
-            scaling: Any = getattr(one, "scaling", None)
-            _expects(isinstance(scaling, (int, float)), "model", f"{type(one).__name__} without scaling", "it is the factor of q.k")
-            dims, fused = one.head_dim, hasattr(one, "qkv_proj")
-            kv_heads = one.config.num_key_value_heads if fused else one.k_proj.out_features // dims
-            group = getattr(one, "num_key_value_groups", None)  # q_proj may also give a gate (Qwen3-Next)
-            made = {
-                "query_heads": kv_heads * group if group else one.q_proj.out_features // dims,
-                "kv_heads": kv_heads,
-                "head_dim": dims,
-                "value_dim": dims if fused else (one.v_proj or one.k_proj).out_features // kv_heads,
-                "scale": float(scaling),
-                "soft_cap": float(getattr(one, "attn_logit_softcapping", None) or 0),
-            }
-            _expects(getattr(one, "sinks", None) is None, "model", type(one).__name__, "learned sinks are not shown to the policy yet")
-            shapes.append(made)
-        for index, one in enumerate(shapes):
-            _expects(one == shapes[0], f"full layer {index}", one, f"full layers are alike, and the first is {shapes[0]}")
-        return {"layers": len(modules), **shapes[0]}
-
-
 class Eviction:
     """An eviction in progress: what `evict` returns.
 
@@ -283,9 +104,9 @@ class Eviction:
         self, model: PreTrainedModel, policy: str | Score, parts: str | None, budget: int | float | None, rows: int,
         gates: Gate | str | Path | None, *, when: str, progress: bool | None, threads: int | None,
     ) -> None:
-        _expects(isinstance(rows, int) and rows >= 0, "rows", rows, "it is a number of query rows")
+        expects(isinstance(rows, int) and rows >= 0, "rows", rows, "it is a number of query rows")
         self._score: Any = None if isinstance(policy, str) else policy
-        _expects(rows == 0 or self._score is not None, "rows", rows, "a policy by name says itself how many query rows it reads")
+        expects(rows == 0 or self._score is not None, "rows", rows, "a policy by name says itself how many query rows it reads")
         self._rows = rows
         self.facts: PolicyFacts = policy_facts(spec_of("hf.evict", policy, parts, budget))
         self.policy = self.facts.text
@@ -300,7 +121,7 @@ class Eviction:
         self._gate: Any = load(gates) if isinstance(gates, (str, Path)) else gates
         self._number = next((NUMBERS[one] for one in self.facts.needs if one in NUMBERS), None)
         self._check(model, when)
-        self._layers = _Layers(model)
+        self._layers = Layers(model)
         self._check_gate()
         self._inputs: dict[int, dict[str, torch.Tensor]] = {}  # of the gate, by layer, while a forward runs
         self._handles: list[Any] = []
@@ -315,29 +136,29 @@ class Eviction:
         self._bar: Any = None
 
     def _check(self, model: PreTrainedModel, when: str) -> None:
-        _expects(when in ("prefill", "forward"), "when", when, "a policy decides after each prefill or after each forward")
+        expects(when in ("prefill", "forward"), "when", when, "a policy decides after each prefill or after each forward")
         base = model.config._attn_implementation
-        _expects(not str(base).startswith(PREFIX), "model", type(model).__name__, "it is inside another block already")
-        _expects(base in BASES, "attention implementation", base, f"the known ones are {' and '.join(BASES)}")
+        expects(not str(base).startswith(PREFIX), "model", type(model).__name__, "it is inside another block already")
+        expects(base in BASES, "attention implementation", base, f"the known ones are {' and '.join(BASES)}")
         missing = [one for one in self.facts.needs if one not in SIGNALS and one not in NUMBERS and not (one == "external" and self._score is not None)]
-        _expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
-        _expects("turn_queries" not in self.facts.needs or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each turn, after its prefill")
-        _expects(self.facts.decides == "lane" or self.facts.scope == "lane", "policy", self.policy, f"what decides by {self.facts.decides} has one budget already")
+        expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
+        expects("turn_queries" not in self.facts.needs or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each turn, after its prefill")
+        expects(self.facts.decides == "lane" or self.facts.scope == "lane", "policy", self.policy, f"what decides by {self.facts.decides} has one budget already")
         for part in self.policy.split(" | ")[1:]:
-            _expects(part != "lowest_one", "policy", self.policy, "lowest_one leaves a hole where an entry was, and a DynamicCache has none")
+            expects(part != "lowest_one", "policy", self.policy, "lowest_one leaves a hole where an entry was, and a DynamicCache has none")
 
     def _check_gate(self) -> None:
-        _expects(self._number is None or self._gate is not None, "gates", self._gate, f"{self.facts.scorer} reads the {self._number} of a gate: give gates=")
-        _expects(self._number is not None or self._gate is None, "gates", "given", f"{self.facts.scorer} reads no gate")
+        expects(self._number is None or self._gate is not None, "gates", self._gate, f"{self.facts.scorer} reads the {self._number} of a gate: give gates=")
+        expects(self._number is not None or self._gate is None, "gates", "given", f"{self.facts.scorer} reads no gate")
         fused = any(hasattr(one, "qkv_proj") for one in self._layers.modules)
-        _expects(self._gate is None or not fused, "gates", "given", f"{type(self._model).__name__} has a fused projection, which shows no keys before RoPE")
-        _expects(self._gate is None or callable(self._gate), "gates", type(self._gate).__name__, "it is a file of weights, or a function of fresh tokens")
+        expects(self._gate is None or not fused, "gates", "given", f"{type(self._model).__name__} has a fused projection, which shows no keys before RoPE")
+        expects(self._gate is None or callable(self._gate), "gates", type(self._gate).__name__, "it is a file of weights, or a function of fresh tokens")
         gives = getattr(self._gate, "gives", self._number)
-        _expects(gives == self._number, "gates", type(self._gate).__name__, f"it gives {gives}, and {self.facts.scorer} reads {self._number}")
+        expects(gives == self._number, "gates", type(self._gate).__name__, f"it gives {gives}, and {self.facts.scorer} reads {self._number}")
         model = {"layers": self._layers.total, "KV heads": self._layers.shape["kv_heads"], "channels of a key": self._layers.shape["head_dim"],
                  "channels of a hidden row": getattr(self._layers.config, "hidden_size", None)}
         for name, size in getattr(self._gate, "sizes", {}).items():
-            _expects(model[name] in (None, size), "gates", f"of {size} {name}", f"the model has {model[name]}")
+            expects(model[name] in (None, size), "gates", f"of {size} {name}", f"the model has {model[name]}")
 
     # The block ------------------------------------------------------------------------------------------------------
     def __enter__(self) -> "Eviction":
@@ -405,7 +226,7 @@ class Eviction:
         (record, cache, shown, decides), self._drafts = self._drafts, None
         accepted = self._layers.cut_of(cache)[0].get_seq_length() - record.seen
         refused = max((one.tokens - accepted for one in shown.values()), default=0)
-        _expects(refused <= MOST_DRAFTS, "drafts", f"{refused} that were refused", f"query rows are kept for {MOST_DRAFTS}")
+        expects(refused <= MOST_DRAFTS, "drafts", f"{refused} that were refused", f"query rows are kept for {MOST_DRAFTS}")
         record.evictor.append([accepted])
         record.seen += accepted
         for place, one in shown.items():
@@ -444,11 +265,11 @@ class Eviction:
         return args, kwargs
 
     def _check_cache(self, cache: Any) -> None:
-        _expects(type(cache) is DynamicCache, "cache", type(cache).__name__, "only a DynamicCache can be cut")
-        _expects(not cache.offloading, "cache", "offloaded", "its rows are not where the policy reads them")
+        expects(type(cache) is DynamicCache, "cache", type(cache).__name__, "only a DynamicCache can be cut")
+        expects(not cache.offloading, "cache", "offloaded", "its rows are not where the policy reads them")
         for index, layer in enumerate(cache.layers):
             known = (DynamicLayer, EvictedLayer) if index in self._layers.place else (DynamicLayer, *LEFT_ALONE)
-            _expects(type(layer) in known, f"cache layer {index}", type(layer).__name__, f"it is a {' or '.join(one.__name__ for one in known)}")
+            expects(type(layer) in known, f"cache layer {index}", type(layer).__name__, f"it is a {' or '.join(one.__name__ for one in known)}")
 
     @staticmethod
     def _token_mask(mask: Any) -> torch.Tensor | None:
@@ -459,7 +280,7 @@ class Eviction:
         if mask is None:
             return None
         axes = len(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
-        _expects(axes == 2, "attention_mask", f"{axes} axes", "it says which tokens are padding, [sequence, token]")
+        expects(axes == 2, "attention_mask", f"{axes} axes", "it says which tokens are padding, [sequence, token]")
         return mask.to(torch.bool)
 
     def _record_of(self, cache: DynamicCache, sequences: int, tokens: int, mask: torch.Tensor | None) -> _Record:
@@ -469,13 +290,13 @@ class Eviction:
         known = _records.setdefault(cache, {})
         record = known.get(self._timed)
         reordered = any(getattr(one, "reordered", False) for one in layers)
-        _expects(not reordered or record is None or self._when == "prefill" and tokens == 1, "cache", "reordered",
+        expects(not reordered or record is None or self._when == "prefill" and tokens == 1, "cache", "reordered",
                  "a beam search has moved its sequences: evict once, after the prefill")
         if record is None or seen == 0 and record.seen > 0:
             record = self._new_record(layers, seen, sequences, tokens, mask)
             known.clear()  # another policy's record would not learn of this one's cuts
             known[self._timed] = record
-        _expects(len(record.evictor.counts) == sequences, "batch", f"{sequences} sequences", f"the cache has {len(record.evictor.counts)}")
+        expects(len(record.evictor.counts) == sequences, "batch", f"{sequences} sequences", f"the cache has {len(record.evictor.counts)}")
         if seen < record.seen:
             record.remove_last(record.seen - seen)
         elif seen > record.seen:
@@ -494,7 +315,7 @@ class Eviction:
         first = valid[0] if valid else None
         alike = all(one is None if first is None else one is not None and torch.equal(one, first) for one in valid)
         uneven = not alike or any(one.rows != rows for one in cut) or first is not None and first.shape[1] > 1
-        _expects(not uneven, "cache", "one whose lanes hold unequal numbers of entries", f"only the policy that has cut it knows them, and {self.policy} is another one, or this is a copy")
+        expects(not uneven, "cache", "one whose lanes hold unequal numbers of entries", f"only the policy that has cut it knows them, and {self.policy} is another one, or this is a copy")
         past = mask.shape[1] - tokens if mask is not None else 0
         held = first[:, 0] if first is not None else mask[:, past - rows : past] if mask is not None and past >= rows == seen else None
         if seen > 0:
@@ -504,19 +325,19 @@ class Eviction:
     def _catch_up(self, record: _Record, tokens: int, rows: int, sequences: int, mask: torch.Tensor | None) -> None:
         """Notes tokens of which no query row was shown, because they were written outside of a block. `rows` are still there."""
         if rows > 0:
-            _expects(not self.facts.every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
-            _expects(self._gate is None, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the {self._number} of every token")
+            expects(not self.facts.every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
+            expects(self._gate is None, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the {self._number} of every token")
         record.evictor.append([rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)])
         record.seen += tokens
 
     def _new_tokens(self, record: _Record, new: torch.Tensor | None, sequences: int, tokens: int) -> list[int]:
         if new is None or bool(new.all()):
             return [tokens] * sequences
-        _expects(bool((new[:, 1:] >= new[:, :-1]).all()), "attention_mask", "a hole or padding on the right", "sequences are padded on the left")
+        expects(bool((new[:, 1:] >= new[:, :-1]).all()), "attention_mask", "a hole or padding on the right", "sequences are padded on the left")
         counts = [int(one) for one in new.sum(dim=1)]
         for sequence, count in enumerate(counts):
             fits = count == tokens or record.evictor.counts[sequence] == 0
-            _expects(fits, "attention_mask", f"a hole in sequence {sequence}", "padding stands before a sequence's first token")
+            expects(fits, "attention_mask", f"a hole in sequence {sequence}", "padding stands before a sequence's first token")
         return counts
 
     def _observe(self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> None:
@@ -573,8 +394,8 @@ class Eviction:
                 raise ValueError(f"hf.evict: gates = {name_of(self._gate)}, but for layer {module.layer_idx} it raised {type(error).__name__}: {error}") from error
         wanted = tuple(keys.shape[:3])
         shape = tuple(made.shape) if isinstance(made, torch.Tensor) and not made.is_complex() else f"a {getattr(made, 'dtype', type(made).__name__)}"
-        _expects(shape == wanted, "gates", name_of(self._gate), f"for layer {module.layer_idx} it gave {shape}, and [sequence, KV head, token] is {wanted}")
-        _expects(not bool(made.isnan().any()), "gates", name_of(self._gate), f"for layer {module.layer_idx} it gave NaN")
+        expects(shape == wanted, "gates", name_of(self._gate), f"for layer {module.layer_idx} it gave {shape}, and [sequence, KV head, token] is {wanted}")
+        expects(not bool(made.isnan().any()), "gates", name_of(self._gate), f"for layer {module.layer_idx} it gave NaN")
         return _host(made.float()).contiguous()
 
     def _keep_rows(self, record: _Record, place: int, query: torch.Tensor, of_turn: bool) -> None:
@@ -634,7 +455,7 @@ class Eviction:
         for index in self._layers.cut:
             layer = cache.layers[index]
             if type(layer) is DynamicLayer:
-                cache.layers[index] = _tracked(layer)
+                cache.layers[index] = tracked(layer)
         if self._verifies:
             self._drafts = (record, cache, shown, self._when == "forward" or self._first)
             self._first = False
