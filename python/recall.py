@@ -23,6 +23,7 @@ import torch
 import kvpolicy.hf
 
 WEIGHTS = tinylm_model.ROOT / "examples" / "tinylm" / "weights"
+GATES = {"trim_kv": "retention_gate", "admit: write_gate": "write_gate"}
 POLICIES = ["full", "snapkv(window=16, pool=max:15) | budget(64)", "h2o | budget(64)", "tova | budget(64)", "knorm | budget(64)", "streaming_llm | budget(64)"]
 
 
@@ -54,7 +55,7 @@ def ask(model, cases, policy, threads):
     run = {"engine": "transformers", "policy": policy, "right": 0, "steps": 0, "rows": 0, "seconds": 0.0, "kept": []}
     for case in cases:
         cache = tinylm_model.new_cache(model)
-        gates = WEIGHTS / "retention_gate.safetensors" if policy.startswith("trim_kv") else None
+        gates = next((WEIGHTS / f"{file}.safetensors" for name, file in GATES.items() if policy.startswith(name)), None)
         with kvpolicy.hf.evict(model.llama, policy, gates=gates, threads=threads) as eviction:
             logits = model.logits(case.prompt, 0, cache)[-1]
             run["kept"].append(lanes_of(eviction.kept, model.llama.config, len(case.prompt)))
@@ -74,7 +75,7 @@ def lanes_of(kept, config, tokens):
     """What each lane keeps, layer by layer and head by head; everything if nothing was dropped."""
     if kept is None:
         return [list(range(tokens))] * (config.num_hidden_layers * config.num_key_value_heads)
-    return [one.tolist() for layer in kept.array()[:, 0] for one in layer]
+    return [kept.lane(layer, 0, head).tolist() for layer in range(config.num_hidden_layers) for head in range(config.num_key_value_heads)]
 
 
 def lines_of(run, heads):

@@ -177,6 +177,11 @@ void add_facts(nb::module_& to) {
       .def_ro("turn_rows", &policy_facts::turn_rows, "How many of a turn's last query rows it reads.");
   to.def("policy_facts", &facts_of, "policy"_a,
          "Parses a policy and says what it reads. Raises ValueError that names the column of a mistake.");
+  to.def(
+      "cache_policy_text", [](std::string const& policy) { return to_string(kv::parse_cache_policy(policy)); },
+      "policy"_a,
+      "A policy of the sections admit:, select: and evict:, with every parameter, as the library prints it. Raises "
+      "ValueError that names the column of a mistake.");
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ def test_a_sixteenth_of_the_cache_answers(model):
 def test_trained_gates_answer(model):
     """TRIM-KV and WG-KV with tinylm's gates: with a tenth of the cache they answer nearly all."""
     cases = tinylm_model.recall_cases((WEIGHTS / "held_out.txt").read_bytes(), 12)
-    for policy, gates in (("trim_kv | budget(96)", "retention_gate"), ("carried | recent(16) | at_least(0.1)", "write_gate")):
+    for policy, gates in (("trim_kv | budget(96)", "retention_gate"), ("admit: write_gate | window(16) | at_least(0.1)", "write_gate")):
         right = 0
         for case in cases:
             cache = tinylm_model.new_cache(model)

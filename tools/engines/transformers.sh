@@ -36,7 +36,7 @@ install_transformers() {
 # keeps_as_tinylm <environment> <folder>: what transformers keeps of tinylm's recall questions is what tinylm keeps.
 keeps_as_tinylm() {
   local policies=('snapkv(window=16, pool=max:15) | budget(64)' 'trim_kv | budget(96)' 'intent_kv(tail=16) | budget(128)'
-    'h2o | budget(64)' 'streaming_llm | budget(64)') cases=60 policy
+    'h2o | budget(64)' 'streaming_llm | budget(64)' 'admit: write_gate | window(16) | at_least(0.1)') cases=60 policy
   "${CXX:-g++}" -std=c++20 -O2 -march=native -pthread -Iinclude -Iexamples -isystem /usr/include/eigen3 \
     "-DTINYLM_WEIGHTS_DIR=\"$PWD/examples/tinylm/weights\"" python/tests/tinylm_keep.cpp examples/tinylm/model.cpp \
     examples/tinylm/attention.cpp -o "$2/tinylm_keep"

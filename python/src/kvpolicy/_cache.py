@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from transformers.cache_utils import DynamicLayer
@@ -31,6 +31,7 @@ class EvictedLayer(DynamicLayer):
         self.uneven = False  # other layers have other numbers of rows
         self.in_block = False  # a forward runs that knows the mask of this layer
         self.valid: torch.Tensor | None = None  # [sequence, 1 or KV head, row] of the first rows; None: no row is padding
+        self.admitted: torch.Tensor | None = None  # [sequence, KV head, row], under an admission
 
     @property
     def rows(self) -> int:
@@ -53,6 +54,15 @@ class EvictedLayer(DynamicLayer):
             held = torch.ones(new.shape[0], 1, self.rows, dtype=torch.bool, device=new.device) if held is None else held.clone()
             held[..., held.shape[-1] - new.shape[1] :] &= new[:, None, :].to(held.device)
             self.valid = held
+
+    def note_admitted(self, new: torch.Tensor) -> None:
+        """Notes which of the newest rows an admission admits, [sequence, KV head, row]."""
+        self.admitted = new if self.admitted is None else torch.cat((self.admitted, new), dim=2)
+
+    def _move(self, move: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Moves what is known of rows as the rows move."""
+        self.valid = None if self.valid is None else move(self.valid)
+        self.admitted = None if self.admitted is None else move(self.admitted)
 
     def get_seq_length(self, *_: Any) -> int:
         return self.rows + self.dropped
@@ -77,7 +87,7 @@ class EvictedLayer(DynamicLayer):
         if remove >= length:
             self.keys, self.values = self.keys[..., :0, :], self.values[..., :0, :]
             self.dropped = self.kept = 0
-            self.uneven, self.valid = False, None
+            self.uneven, self.valid, self.admitted = False, None, None
             return
         if remove > self.rows - self.kept:
             raise ValueError(
@@ -85,27 +95,27 @@ class EvictedLayer(DynamicLayer):
             )
         self.keys = self.keys[..., :-remove, :]
         self.values = self.values[..., :-remove, :]
-        self.valid = None if self.valid is None else self.valid[..., : self.rows]
+        self._move(lambda rows: rows[..., : self.rows])
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         self.reordered = True
-        self.valid = None if self.valid is None else self.valid[beam_idx.to(self.valid.device)]
+        self._move(lambda rows: rows[beam_idx.to(rows.device)])
         super().reorder_cache(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         self.reordered = True
-        self.valid = None if self.valid is None else self.valid.repeat_interleave(repeats, dim=0)
+        self._move(lambda rows: rows.repeat_interleave(repeats, dim=0))
         super().batch_repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         self.reordered = True
-        self.valid = None if self.valid is None else self.valid[indices.to(self.valid.device)]
+        self._move(lambda rows: rows[indices.to(rows.device)])
         super().batch_select_indices(indices)
 
     def reset(self) -> None:
         super().reset()
         self.dropped = self.kept = 0
-        self.reordered, self.uneven, self.valid = False, False, None
+        self.reordered, self.uneven, self.valid, self.admitted = False, False, None, None
 
 
 def tracked(layer: DynamicLayer) -> EvictedLayer:

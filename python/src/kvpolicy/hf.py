@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ._admission import admission_of
 from ._cache import EvictedLayer, tracked
 from ._decide import NUMBERS, Kept, available_threads
 from ._model import LEFT_ALONE, Layers, expects
@@ -102,21 +103,25 @@ class Eviction:
 
     def __init__(
         self, model: PreTrainedModel, policy: str | Score, parts: str | None, budget: int | float | None, rows: int,
-        gates: Gate | str | Path | None, *, when: str, progress: bool | None, threads: int | None,
+        gates: Gate | str | Path | None, *, when: str | None, progress: bool | None, threads: int | None,
     ) -> None:
         expects(isinstance(rows, int) and rows >= 0, "rows", rows, "it is a number of query rows")
         self._score: Any = None if isinstance(policy, str) else policy
         expects(rows == 0 or self._score is not None, "rows", rows, "a policy by name says itself how many query rows it reads")
         self._rows = rows
-        self.facts: PolicyFacts = policy_facts(spec_of("hf.evict", policy, parts, budget))
-        self.policy = self.facts.text
+        self._admission = admission_of(policy, parts, budget)
+        self.facts: PolicyFacts = policy_facts(self._admission.eviction if self._admission is not None else spec_of("hf.evict", policy, parts, budget))
+        self.policy = self._admission.text if self._admission is not None else self.facts.text
+        self._scorer = self._admission.scorer if self._admission is not None else self.facts.scorer
         self.decisions = 0
         self.kept: Kept | None = None
         self._model: Any = model
+        when = ("prefill" if self._admission is None else "forward") if when is None else when
         self._when, self._progress = when, progress
         # A ratio is one of the entries held where the policy decides after a prefill, and of the tokens seen elsewhere.
         says_phase = "ratio=" in self.policy and "| when(" not in self.policy
-        self._timed = f"{self.policy} | when({'prefill' if when == 'prefill' else 'step'})" if says_phase else self.policy
+        self._timed = f"{self.facts.text} | when({'prefill' if when == 'prefill' else 'step'})" if says_phase else self.facts.text
+        self._known_as = self._timed if self._admission is None else self.policy  # among the records of a cache
         self._threads = available_threads() if threads is None else threads
         self._gate: Any = load(gates) if isinstance(gates, (str, Path)) else gates
         self._number = next((NUMBERS[one] for one in self.facts.needs if one in NUMBERS), None)
@@ -131,12 +136,14 @@ class Eviction:
         self._first = False  # the first verification holds the prompt
         self._drafts: tuple[_Record, DynamicCache, dict[int, "_Shown"], bool] | None = None
         self._shown: dict[int, _Shown] = {}
+        self._admitted: dict[int, torch.Tensor] = {}  # which new tokens of a layer are, while a forward runs
         self._in_prefill = False
         self._pending: tuple[_Record, DynamicCache] | None = None
         self._bar: Any = None
 
     def _check(self, model: PreTrainedModel, when: str) -> None:
         expects(when in ("prefill", "forward"), "when", when, "a policy decides after each prefill or after each forward")
+        expects(self._admission is None or when == "forward", "when", when, "an admission decides about each token when it leaves the window, in every forward")
         base = model.config._attn_implementation
         expects(not str(base).startswith(PREFIX), "model", type(model).__name__, "it is inside another block already")
         expects(base in BASES, "attention implementation", base, f"the known ones are {' and '.join(BASES)}")
@@ -148,13 +155,13 @@ class Eviction:
             expects(part != "lowest_one", "policy", self.policy, "lowest_one leaves a hole where an entry was, and a DynamicCache has none")
 
     def _check_gate(self) -> None:
-        expects(self._number is None or self._gate is not None, "gates", self._gate, f"{self.facts.scorer} reads the {self._number} of a gate: give gates=")
+        expects(self._number is None or self._gate is not None, "gates", self._gate, f"{self._scorer} reads the {self._number} of a gate: give gates=")
         expects(self._number is not None or self._gate is None, "gates", "given", f"{self.facts.scorer} reads no gate")
         fused = any(hasattr(one, "qkv_proj") for one in self._layers.modules)
         expects(self._gate is None or not fused, "gates", "given", f"{type(self._model).__name__} has a fused projection, which shows no keys before RoPE")
         expects(self._gate is None or callable(self._gate), "gates", type(self._gate).__name__, "it is a file of weights, or a function of fresh tokens")
         gives = getattr(self._gate, "gives", self._number)
-        expects(gives == self._number, "gates", type(self._gate).__name__, f"it gives {gives}, and {self.facts.scorer} reads {self._number}")
+        expects(gives == self._number, "gates", type(self._gate).__name__, f"it gives {gives}, and {self._scorer} reads {self._number}")
         model = {"layers": self._layers.total, "KV heads": self._layers.shape["kv_heads"], "channels of a key": self._layers.shape["head_dim"],
                  "channels of a hidden row": getattr(self._layers.config, "hidden_size", None)}
         for name, size in getattr(self._gate, "sizes", {}).items():
@@ -191,7 +198,7 @@ class Eviction:
             _active.pop(id(config), None)
         for name in ("_prefill", "_get_candidate_generator", "generate"):
             self._model.__dict__.pop(name, None)
-        self._shown, self._inputs = {}, {}
+        self._shown, self._inputs, self._admitted = {}, {}, {}
         self._handles, self._previous, self._forward, self._pending, self._drafts = [], [], None, None, None
 
     def _whole_prefill(self, *args: Any, **kwargs: Any) -> Any:
@@ -258,7 +265,7 @@ class Eviction:
         counts = self._new_tokens(record, new, sequences, tokens)
         if not self._verifies:
             record.evictor.append(counts)
-        self._shown, self._inputs = {}, {}
+        self._shown, self._inputs, self._admitted = {}, {}, {}
         self._forward = (record, cache, tokens, counts, new)
         self._mark(cache, True)
         self._open_bar(tokens)
@@ -288,14 +295,14 @@ class Eviction:
         layers = self._layers.cut_of(cache) if len(cache.layers) > self._layers.cut[-1] else []
         seen = layers[0].get_seq_length() if layers else 0
         known = _records.setdefault(cache, {})
-        record = known.get(self._timed)
+        record = known.get(self._known_as)
         reordered = any(getattr(one, "reordered", False) for one in layers)
         expects(not reordered or record is None or self._when == "prefill" and tokens == 1, "cache", "reordered",
                  "a beam search has moved its sequences: evict once, after the prefill")
         if record is None or seen == 0 and record.seen > 0:
             record = self._new_record(layers, seen, sequences, tokens, mask)
             known.clear()  # another policy's record would not learn of this one's cuts
-            known[self._timed] = record
+            known[self._known_as] = record
         expects(len(record.evictor.counts) == sequences, "batch", f"{sequences} sequences", f"the cache has {len(record.evictor.counts)}")
         if seen < record.seen:
             record.remove_last(record.seen - seen)
@@ -326,7 +333,7 @@ class Eviction:
         """Notes tokens of which no query row was shown, because they were written outside of a block. `rows` are still there."""
         if rows > 0:
             expects(not self.facts.every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
-            expects(self._gate is None, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the {self._number} of every token")
+            expects(self._gate is None, "cache", f"{rows} tokens that were not observed", f"{self._scorer} reads the {self._number} of every token")
         record.evictor.append([rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)])
         record.seen += tokens
 
@@ -351,6 +358,10 @@ class Eviction:
             query = query.detach().float() * (scaling / scale)
         tokens = query.shape[2]
         numbers = self._numbers(module, key[:, :, key.shape[2] - tokens :]) if self._gate is not None else None
+        if self._admission is not None and numbers is not None:
+            ends = self._forward[0].evictor.tokens  # drafts are not among them yet
+            first = [one if self._verifies else one - tokens for one in ends]
+            self._admitted[place] = self._admission.admits(numbers, first).to(key.device)
         if self._verifies:
             wanted = max(self.facts.window_rows, self.facts.turn_rows, self._rows)
             wanted = tokens if self.facts.every_row else wanted + MOST_DRAFTS if wanted > 0 else 0
@@ -407,14 +418,23 @@ class Eviction:
                 kept[place] = rows[:, :, max(rows.shape[2] - wanted, 0) :].clone()
 
     def _mask_of(self, module: Any, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
-        """The mask of a layer [sequence, head, new token, row]: of new tokens as the model says, of rows those that are entries.
+        """The mask of a layer [sequence, head, new token, row]."""
+        place = self._layers.place.get(module.layer_idx)
+        if self._forward is None or place is None:
+            return mask
+        layer = self._forward[1].layers[module.layer_idx]
+        if isinstance(layer, EvictedLayer) and layer.masked:
+            mask = self._mask_of_entries(layer, query, mask)
+        if place in self._admitted and self._admission is not None and key.shape[2] > self._admission.window:
+            mask = self._mask_of_admitted(layer, place, query, key, mask)
+        return mask
+
+    @staticmethod
+    def _mask_of_entries(layer: EvictedLayer, query: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """The mask where lanes are unequal: of new tokens as the model says, of rows those that are entries.
 
         A model makes one mask for all layers, as if no lane had padding and all layers had as many rows as the first.
         """
-        place = self._layers.place.get(module.layer_idx)
-        layer = None if self._forward is None or place is None else self._forward[1].layers[module.layer_idx]
-        if not isinstance(layer, EvictedLayer) or not layer.masked:
-            return mask
         new = query.shape[2]
         if mask is None:
             mask = torch.ones(new, new, dtype=torch.bool, device=query.device).tril()[None, None]
@@ -431,6 +451,17 @@ class Eviction:
         shape = (max(held.shape[0], of_new.shape[0]), max(held.shape[1], of_new.shape[1]), new)
         return torch.cat((held.expand(*shape, -1), of_new.expand(*shape, -1)), dim=-1)
 
+    def _mask_of_admitted(self, layer: Any, place: int, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """The mask of an admission: what the mask given shows, if it is in the window of its row or was admitted."""
+        assert self._admission is not None
+        new, rows = query.shape[2], key.shape[2]
+        if mask is None:
+            mask = torch.ones(new, rows, dtype=torch.bool, device=query.device).tril(rows - new)[None, None]
+        held = getattr(layer, "admitted", None)
+        admitted = self._admitted[place] if held is None else torch.cat((held, self._admitted[place]), dim=2)
+        seen = self._admission.visible(admitted, new).repeat_interleave(query.shape[1] // admitted.shape[1], dim=1)
+        return seen & mask if mask.dtype == torch.bool else mask.masked_fill(~seen, torch.finfo(mask.dtype).min)
+
     def _mark(self, cache: DynamicCache, runs: bool) -> None:
         for one in self._layers.cut_of(cache) if len(cache.layers) > self._layers.cut[-1] else []:
             one.in_block = runs
@@ -441,6 +472,7 @@ class Eviction:
             return
         record, cache, tokens, counts, new = self._forward
         self._forward, shown, self._shown, self._inputs = None, self._shown, {}, {}
+        admitted, self._admitted = self._admitted, {}
         self._mark(cache, False)
         if output is None:  # the forward failed
             if not self._verifies:
@@ -456,6 +488,8 @@ class Eviction:
             layer = cache.layers[index]
             if type(layer) is DynamicLayer:
                 cache.layers[index] = tracked(layer)
+        for place, flags in admitted.items():
+            self._layers.cut_of(cache)[place].note_admitted(flags)
         if self._verifies:
             self._drafts = (record, cache, shown, self._when == "forward" or self._first)
             self._first = False
@@ -494,6 +528,7 @@ class Eviction:
         for place, (layer, (new_keys, new_values)) in enumerate(zip(layers, made)):
             layer.dropped += layer.rows - int(most[place])
             layer.keys, layer.values = new_keys, new_values
+            layer.admitted = None if self._admission is None or layer.admitted is None else layer.admitted.gather(2, torch.from_numpy(chosen[place]).to(layer.admitted.device))
             layer.kept, layer.uneven, layer.valid = int(most[place]), len(set(most)) > 1, None
             if int(kept[:, place].min()) < layer.kept:
                 of_heads = kept[:, place] if bool((kept[:, place] != kept[:, place, :1]).any()) else kept[:, place, :1]
@@ -575,21 +610,21 @@ def _picked(tensor: torch.Tensor, chosen: np.ndarray) -> torch.Tensor:
 
 def evict(
     model: PreTrainedModel, policy: str | Score, *, parts: str | None = None, budget: int | float | None = None, rows: int = 0,
-    gates: Gate | str | Path | None = None, when: str = "prefill", progress: bool | None = None, threads: int | None = None,
+    gates: Gate | str | Path | None = None, when: str | None = None, progress: bool | None = None, threads: int | None = None,
 ) -> Eviction:
     """Evicts entries of the model's KV cache by a policy, inside of a `with` block.
 
     - `policy`: a text such as "snapkv(window=32) | sinks(4) | budget(1024)". `budget(ratio=0.25)` drops a quarter:
       of the entries that are there, or with "forward" of all tokens so far. It may also be a function of your own,
       `score(layer) -> tensor [KV head, entry]`: the entries with the highest scores are kept. `kvpolicy.Layer` says what
-      it sees.
+      it sees. An admission, "admit: write_gate | window(256) | at_least(0.1)", also masks the attention of a prompt.
     - `parts`: a text of the parts after the scorer, such as "sinks(4) | recent(16)".
     - `budget`: a number of entries, or below 1 the part that is dropped.
     - `rows`: how many of the last query rows a score in Python sees.
-    - `gates`: where the policy reads a gate's numbers (`trim_kv`, `carried`): a safetensors file of its weights, or a
-      function of the new tokens (`kvpolicy.gates`).
-    - `when`: "prefill" decides once after each prefill: the prompt, and every later message of a conversation. "forward"
-      decides after every forward, as H2O, TOVA and StreamingLLM do.
+    - `gates`: where the policy reads a gate's numbers (`trim_kv`, `carried`, `write_gate`): a safetensors file of its
+      weights, or a function of the new tokens (`kvpolicy.gates`).
+    - `when`: "prefill", the default, decides once after each prefill: the prompt, and every later message of a
+      conversation. "forward" decides after every forward, as H2O, TOVA and StreamingLLM do, and admissions always.
     - `progress`: whether a bar shows the layers of a prefill; by default for 4,096 tokens and more, on a terminal.
     - `threads`: threads that decide; by default one for each processor.
 
