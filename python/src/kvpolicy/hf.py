@@ -10,6 +10,7 @@ replaced by one that shows the query rows to the policy and then calls the model
 
 from __future__ import annotations
 
+import re
 import sys
 import weakref
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from . import _masks
 from ._admission import admission_of
 from ._cache import EvictedLayer, tracked
 from ._decide import NUMBERS, Kept, available_threads
@@ -33,7 +35,8 @@ from .gates import FreshTokens, Gate, load
 
 __all__ = ["EvictedLayer", "Eviction", "evict"]
 
-BASES = ("sdpa", "eager")
+BASES = ("sdpa", "eager", "flex_attention", "flash_attention_2")
+UNMASKED = ("flash_attention_2",)  # takes no mask but that of padding
 PREFIX = "kvpolicy_"
 SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries"}
 LONG_PROMPT = 4096  # tokens from which a progress bar is shown
@@ -72,10 +75,16 @@ def _attention(base: str) -> Any:
         eviction = _active.get(id(module.config))
         if eviction is not None:
             eviction._observe(module, query, key, value, kwargs.get("scaling"))
-            attention_mask = eviction._mask_of(module, query, key, attention_mask)
+            attention_mask = eviction._mask_of(base, module, query, key, attention_mask)
         own = sys.modules[type(module).__module__]
         function = own.eager_attention_forward if base == "eager" else ALL_ATTENTION_FUNCTIONS[base]
-        return function(module, query, key, value, attention_mask, dropout=dropout, **kwargs)
+        if base not in UNMASKED:
+            return function(module, query, key, value, attention_mask, dropout=dropout, **kwargs)
+        replaced, module.config._attn_implementation = module.config._attn_implementation, base  # which function reads
+        try:
+            return function(module, query, key, value, attention_mask, dropout=dropout, **kwargs)
+        finally:
+            module.config._attn_implementation = replaced
 
     return attend
 
@@ -146,13 +155,21 @@ class Eviction:
         expects(self._admission is None or when == "forward", "when", when, "an admission decides about each token when it leaves the window, in every forward")
         base = model.config._attn_implementation
         expects(not str(base).startswith(PREFIX), "model", type(model).__name__, "it is inside another block already")
-        expects(base in BASES, "attention implementation", base, f"the known ones are {' and '.join(BASES)}")
+        expects(base in BASES, "attention implementation", base, f"the known ones are {', '.join(BASES[:-1])} and {BASES[-1]}")
+        masked = [one for one in BASES if one not in UNMASKED]
+        expects(base in masked or not self._may_be_unequal(), "attention implementation", base,
+                f"lanes may hold unequal numbers of entries under {self.policy}, and masks of lanes are taken by {', '.join(masked[:-1])} and {masked[-1]}")
         missing = [one for one in self.facts.needs if one not in SIGNALS and one not in NUMBERS and not (one == "external" and self._score is not None)]
         expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
         expects("turn_queries" not in self.facts.needs or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each turn, after its prefill")
         expects(self.facts.decides == "lane" or self.facts.scope == "lane", "policy", self.policy, f"what decides by {self.facts.decides} has one budget already")
         for part in self.policy.split(" | ")[1:]:
             expects(part != "lowest_one", "policy", self.policy, "lowest_one leaves a hole where an entry was, and a DynamicCache has none")
+
+    def _may_be_unequal(self) -> bool:
+        """Whether heads or layers may keep unequal numbers of entries, or see other ones than a row before them."""
+        shares = re.search(r"\bby=(?!seen)", self.facts.text) is not None
+        return self._admission is not None or shares or self.facts.scope != "lane" or "| at_least(" in self.facts.text
 
     def _check_gate(self) -> None:
         expects(self._number is None or self._gate is not None, "gates", self._gate, f"{self._scorer} reads the {self._number} of a gate: give gates=")
@@ -286,8 +303,8 @@ class Eviction:
                 mask = mask[:, 0, -1] if mask.dtype == torch.bool else mask[:, 0, -1] > torch.finfo(mask.dtype).min / 2
         if mask is None:
             return None
-        axes = len(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
-        expects(axes == 2, "attention_mask", f"{axes} axes", "it says which tokens are padding, [sequence, token]")
+        axes = f"{len(mask.shape)} axes" if isinstance(mask, torch.Tensor) else type(mask).__name__
+        expects(axes == "2 axes", "attention_mask", axes, "it says which tokens are padding, [sequence, token]")
         return mask.to(torch.bool)
 
     def _record_of(self, cache: DynamicCache, sequences: int, tokens: int, mask: torch.Tensor | None) -> _Record:
@@ -417,50 +434,24 @@ class Eviction:
                 rows = query if known is None else torch.cat((known, query.to(known.dtype)), dim=2)
                 kept[place] = rows[:, :, max(rows.shape[2] - wanted, 0) :].clone()
 
-    def _mask_of(self, module: Any, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
-        """The mask of a layer [sequence, head, new token, row]."""
+    def _mask_of(self, base: str, module: Any, query: torch.Tensor, key: torch.Tensor, mask: Any) -> Any:
+        """The mask that the attention function `base` takes: the model's own, or one of this layer's rows."""
         place = self._layers.place.get(module.layer_idx)
         if self._forward is None or place is None:
             return mask
-        layer = self._forward[1].layers[module.layer_idx]
-        if isinstance(layer, EvictedLayer) and layer.masked:
-            mask = self._mask_of_entries(layer, query, mask)
-        if place in self._admitted and self._admission is not None and key.shape[2] > self._admission.window:
-            mask = self._mask_of_admitted(layer, place, query, key, mask)
-        return mask
-
-    @staticmethod
-    def _mask_of_entries(layer: EvictedLayer, query: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """The mask where lanes are unequal: of new tokens as the model says, of rows those that are entries.
-
-        A model makes one mask for all layers, as if no lane had padding and all layers had as many rows as the first.
-        """
-        new = query.shape[2]
-        if mask is None:
-            mask = torch.ones(new, new, dtype=torch.bool, device=query.device).tril()[None, None]
-        valid = layer.valid_rows()
-        if valid is None:
-            valid = torch.ones(1, 1, layer.rows, dtype=torch.bool, device=query.device)
-        held = valid[..., : layer.rows - new].to(query.device)
-        if held.shape[1] > 1:
-            held = held.repeat_interleave(query.shape[1] // held.shape[1], dim=1)
-        held = held[:, :, None, :]
-        if mask.dtype != torch.bool:
-            held = torch.zeros(held.shape, dtype=mask.dtype, device=mask.device).masked_fill(~held, torch.finfo(mask.dtype).min)
-        of_new = mask[..., mask.shape[-1] - new :]
-        shape = (max(held.shape[0], of_new.shape[0]), max(held.shape[1], of_new.shape[1]), new)
-        return torch.cat((held.expand(*shape, -1), of_new.expand(*shape, -1)), dim=-1)
-
-    def _mask_of_admitted(self, layer: Any, place: int, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """The mask of an admission: what the mask given shows, if it is in the window of its row or was admitted."""
-        assert self._admission is not None
-        new, rows = query.shape[2], key.shape[2]
-        if mask is None:
-            mask = torch.ones(new, rows, dtype=torch.bool, device=query.device).tril(rows - new)[None, None]
-        held = getattr(layer, "admitted", None)
-        admitted = self._admitted[place] if held is None else torch.cat((held, self._admitted[place]), dim=2)
-        seen = self._admission.visible(admitted, new).repeat_interleave(query.shape[1] // admitted.shape[1], dim=1)
-        return seen & mask if mask.dtype == torch.bool else mask.masked_fill(~seen, torch.finfo(mask.dtype).min)
+        held = self._forward[1].layers[module.layer_idx]
+        layer = held if isinstance(held, EvictedLayer) and held.masked else None
+        admitted = self._admitted.get(place) if self._admission is not None and key.shape[2] > self._admission.window else None
+        if admitted is not None and getattr(held, "admitted", None) is not None:
+            admitted = torch.cat((held.admitted, admitted), dim=2)
+        if layer is None and admitted is None:
+            return mask
+        mask = _masks.shown(mask, query.device) if base == "flex_attention" else mask
+        if layer is not None:
+            mask = (_masks.of_padding if base in UNMASKED else _masks.of_entries)(layer, query, mask)
+        if admitted is not None and self._admission is not None:
+            mask = _masks.of_admitted(self._admission, admitted, query, mask)
+        return _masks.of_blocks(mask) if base == "flex_attention" else mask
 
     def _mark(self, cache: DynamicCache, runs: bool) -> None:
         for one in self._layers.cut_of(cache) if len(cache.layers) > self._layers.cut[-1] else []:
