@@ -22,31 +22,9 @@ HEAD = '''"""The presses of kvpress that kvpolicy has, under their names. make_p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-
-@dataclass
-class Press:
-    """A policy with kvpress's way of counting: the part `compression_ratio` of the entries is dropped."""
-
-    compression_ratio: float = 0.0
-
-    def scorer(self) -> str:
-        raise NotImplementedError
-
-    def shares(self) -> str:
-        """How the budget is shared out, if lanes do not all have the same one."""
-        return ""
-
-    def policy(self) -> str:
-        """The policy as text, as `kvpolicy.decide` and `kvpolicy.hf.evict` read it."""
-        return f"{self.scorer()} | budget(ratio={self.compression_ratio}, rounding=kvpress{self.shares()})"
-
-    def __call__(self, model: Any) -> Any:
-        """A `with` block in which the model's cache is cut."""
-        from .hf import evict
-
-        return evict(model, self.policy())
+from ._press import AdaKVPress, DMSPress, DuoAttentionPress, KVzapPress, Press
+from ._press import missing as __getattr__
 '''
 
 
@@ -69,9 +47,9 @@ def module_of(text):
             if text_of:
                 quoted = f'f"{text_of}"'.replace("{", "{self.") if "{" in text_of else f'"{text_of}"'
                 made += "\n" * (method == "shares") + f"    def {method}(self) -> str:\n        return {quoted}\n"
-    listed = ", ".join(f'"{name}": {name}' for name in names)
+    listed = ", ".join(f'"{name}": {name}' for name in sorted((*names, "KVzapPress")))
     made += f"\n\nPRESSES: dict[str, type[Press]] = {{{listed}}}\n"
-    made += "__all__ = " + str(["PRESSES", "Press", *names]).replace("'", '"') + "\n"
+    made += "__all__ = " + str(["PRESSES", "AdaKVPress", "DMSPress", "DuoAttentionPress", "KVzapPress", "Press", *names]).replace("'", '"') + "\n"
     return made
 
 

@@ -213,6 +213,24 @@ def test_a_file_that_is_not_the_gate_is_refused_in_a_sentence(what, text, tmp_pa
         kvpolicy.hf.evict(model_of("Llama"), "trim_kv | budget(24)", gates=path)
 
 
+KVZAP = {"layers.0.0.weight": (6, 64), "layers.0.0.bias": (6,), "layers.0.2.weight": (2, 6), "layers.0.2.bias": (2,)}
+
+
+@pytest.mark.parametrize("more, text", [
+    ({"layers.1.0.weight": (6, 64)}, "without layers.1.0.bias, but each layer of KVzap has 0.weight and 0.bias and 2.weight and 2.bias"),
+    ({"layers.0.2.weight": (2, 5)}, r"layers.0.0.weight.shape = \(6, 64\) in .*, but the maps of a layer fit each other"),
+    ({"layers.0.0.bias": (1,)}, "but the maps of a layer fit each other"),
+    ({}, "gates = of 1 layers, but the model has 3"),
+    ({one.replace(".0", f".{layer}", 1): shape for layer in range(3) for one, shape in KVZAP.items()} | {"layers.2.2.weight": (3, 6), "layers.2.2.bias": (3,)}, "those of all layers are alike"),
+])
+def test_a_file_that_is_not_kvzap_is_refused_in_a_sentence(more, text, tmp_path):
+    from safetensors.torch import save_file
+
+    save_file({name: torch.zeros(shape) for name, shape in (KVZAP | more).items()}, tmp_path / "gate")
+    with pytest.raises(ValueError, match=text):
+        kvpolicy.hf.evict(model_of("Llama"), "carried(name=kvzap) | budget(24)", gates=tmp_path / "gate")
+
+
 def test_numbers_have_the_shape_of_the_keys():
     keys = np.random.default_rng(0).standard_normal((1, 1, 2, 30, 8)).astype(np.float32)
     beta = -abs(keys[..., 0])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kvpolicy
-from kvpolicy.presses import PRESSES, KnormPress, SnapKVPress
+from kvpolicy.presses import PRESSES, AdaKVPress, DMSPress, DuoAttentionPress, KnormPress, KVzapPress, ObservedAttentionPress, PyramidKVPress, SnapKVPress, TOVAPress
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,3 +35,34 @@ def test_a_ratio_counts_as_kvpress_counts():
     for ratio in (0.0, 0.1, 0.3, 0.5, 0.99):
         made = kvpolicy.decide(KnormPress(ratio).policy(), keys=keys)
         assert (made.counts == max(1, int(101 * (1 - ratio)))).all()
+
+
+def test_a_press_that_is_not_here_says_why():
+    with pytest.raises(ImportError, match="KeyDiffPress = a press of kvpress 0.5.5 that is not here, because its score is none of kvpolicy's"):
+        from kvpolicy.presses import KeyDiffPress  # noqa: F401
+    with pytest.raises(AttributeError, match="has no attribute 'NoPress'"):
+        kvpolicy.presses.NoPress
+
+
+def test_presses_around_presses_are_policies():
+    assert AdaKVPress(SnapKVPress(0.25, 32), 0.5).policy() == "snapkv(window=32, pool=avg:5) | budget(ratio=0.25, rounding=kvpress, scope=layer, floor=0.5)"
+    assert DMSPress(KVzapPress(), -4.0, 64).policy() == "carried(name=kvzap) | recent(64) | at_least(-4.0)"
+    for one in (AdaKVPress(SnapKVPress(0.25)), DMSPress(KnormPress(), -4.0)):
+        assert kvpolicy.policy_facts(one.policy()).text
+    assert DuoAttentionPress(0.5, [[0.1, 0.4], [0.3, 0.2]]).retrieval_heads().tolist() == [[False, True], [True, False]]
+
+
+@pytest.mark.parametrize("make, text", [
+    (lambda: AdaKVPress(PyramidKVPress()), "AdaKVPress: press = PyramidKVPress, but its heads score for themselves and have equal budgets, as those of KnormPress"),
+    (lambda: AdaKVPress(TOVAPress()), "AdaKVPress: press = TOVAPress, but"),
+    (lambda: AdaKVPress(ObservedAttentionPress()), "AdaKVPress: press = ObservedAttentionPress, but"),
+    (lambda: AdaKVPress(KnormPress(), 1.5), "AdaKVPress: alpha_safeguard = 1.5, but it is a part of the budget, 0 to 1"),
+    (lambda: DMSPress(SnapKVPress(), 0.1), "DMSPress: press = SnapKVPress, but a threshold asks about each entry by itself"),
+    (lambda: DMSPress(KnormPress()).policy(), "DMSPress: threshold = None, but entries that score below it are dropped"),
+    (lambda: DuoAttentionPress(0.5).retrieval_heads(), "DuoAttentionPress: head_scores = None, but heads are chosen by them"),
+    (lambda: DuoAttentionPress(0.5, [0.5]).retrieval_heads(), "DuoAttentionPress: head_scores = of 1 axes, but they are"),
+], ids=["pyramid", "tova", "observed", "safeguard", "snapkv", "threshold", "scores", "axes"])
+def test_a_press_that_does_not_fit_is_refused(make, text):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value).startswith(text)

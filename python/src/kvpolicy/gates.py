@@ -1,7 +1,7 @@
 """Trained gates in PyTorch: numbers of new tokens, for `kvpolicy.hf.evict(model, policy, gates=...)`.
 
 A gate is a function `gate(fresh) -> tensor [sequence, KV head, token]`, where `fresh` is a `FreshTokens`. The gates of
-TRIM-KV and WG-KV come from safetensors files (`load`); a function of your own serves as well.
+TRIM-KV, WG-KV and KVzap come from safetensors files (`load`); a function of your own serves as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Callable
 import torch
 from safetensors.torch import load_file
 
-__all__ = ["FreshTokens", "Gate", "RetentionGate", "WriteGate", "load"]
+__all__ = ["FreshTokens", "Gate", "KVzapGate", "RetentionGate", "WriteGate", "load"]
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,48 @@ class WriteGate:
         return torch.sigmoid(torch.einsum("shte,he->sht", inner, of("fc2.weight")) + of("fc2.bias")[:, None])
 
 
+class KVzapGate:
+    """KVzap's surrogate (arXiv:2601.07891), in the form of kvpress's files: for each layer a linear map, or a perceptron.
+
+        s = W x + b,  or  W2 gelu(W1 x + b1) + b2      x: the hidden row after the layer's input norm
+
+    `path` is a safetensors file with layers.L.weight [KV heads, d] and layers.L.bias, or with layers.L.0.weight [E, d],
+    layers.L.0.bias, layers.L.2.weight [KV heads, E] and layers.L.2.bias, for each layer L. Raises ValueError for one
+    without them, or with other shapes.
+    """
+
+    gives = "birth_score"
+
+    def __init__(self, path: str | Path) -> None:
+        found = {name: tensor.float() for name, tensor in _read(path).items()}
+        ends = ("0.weight", "0.bias", "2.weight", "2.bias") if "layers.0.0.weight" in found else ("weight", "bias")
+        layers = len({name.split(".")[1] for name in found if name.startswith("layers.")})
+        wanted = [[f"layers.{layer}.{end}" for end in ends] for layer in range(layers)]
+        lacks = [name for names in wanted for name in names if name not in found]
+        if layers == 0 or lacks:
+            raise ValueError(f"gates: {path} = without {lacks[0] if lacks else 'layers.0.weight'}, but each layer of KVzap has {' and '.join(ends)}")
+        self._layers = [[found[name] for name in names] for names in wanted]
+        for names, tensors in zip(wanted, self._layers):
+            fits = all(weight.dim() == 2 and bias.shape == weight.shape[:1] for weight, bias in zip(tensors[::2], tensors[1::2]))
+            fits = fits and all(one.shape == first.shape for one, first in zip(tensors, self._layers[0]))
+            fits = fits and (len(ends) == 2 or tensors[2].shape[1] == tensors[0].shape[0])
+            if not fits:
+                raise ValueError(f"gates: {names[0]}.shape = {tuple(tensors[0].shape)} in {path}, but the maps of a layer fit each other and those of all layers are alike")
+        self.sizes = {"layers": layers, "KV heads": len(self._layers[0][-1]), "channels of a hidden row": self._layers[0][0].shape[1]}
+
+    def __call__(self, fresh: FreshTokens) -> torch.Tensor:
+        tensors = self._layers[fresh.layer] = [one.to(fresh.hidden.device) for one in self._layers[fresh.layer]]
+        x = torch.nn.functional.linear(fresh.hidden.float(), tensors[0], tensors[1])
+        if len(tensors) == 4:
+            x = torch.nn.functional.linear(torch.nn.functional.gelu(x), tensors[2], tensors[3])
+        return x.transpose(1, 2)
+
+
 def load(path: str | Path) -> Any:
-    """The gate of a safetensors file: a RetentionGate or a WriteGate. Raises ValueError for a file of something else."""
+    """The gate of a safetensors file: a RetentionGate, a WriteGate or a KVzapGate. Raises ValueError for a file of something else."""
     names = {one.split(".")[0] for one in _read(path)}
-    kinds = {"retention_gate": RetentionGate, "write_gate": WriteGate}
+    kinds = {"retention_gate": RetentionGate, "write_gate": WriteGate, "layers": KVzapGate}
     found = [kind for name, kind in kinds.items() if name in names]
     if len(found) != 1:
-        raise ValueError(f"gates: {path} = tensors of {', '.join(sorted(names))}, but a gate is a retention_gate or a write_gate")
+        raise ValueError(f"gates: {path} = tensors of {', '.join(sorted(names))}, but a gate is a retention_gate or a write_gate, or has the layers of KVzap")
     return found[0](path)

@@ -9,31 +9,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-
-@dataclass
-class Press:
-    """A policy with kvpress's way of counting: the part `compression_ratio` of the entries is dropped."""
-
-    compression_ratio: float = 0.0
-
-    def scorer(self) -> str:
-        raise NotImplementedError
-
-    def shares(self) -> str:
-        """How the budget is shared out, if lanes do not all have the same one."""
-        return ""
-
-    def policy(self) -> str:
-        """The policy as text, as `kvpolicy.decide` and `kvpolicy.hf.evict` read it."""
-        return f"{self.scorer()} | budget(ratio={self.compression_ratio}, rounding=kvpress{self.shares()})"
-
-    def __call__(self, model: Any) -> Any:
-        """A `with` block in which the model's cache is cut."""
-        from .hf import evict
-
-        return evict(model, self.policy())
+from ._press import AdaKVPress, DMSPress, DuoAttentionPress, KVzapPress, Press
+from ._press import missing as __getattr__
 
 
 @dataclass
@@ -92,5 +70,5 @@ class TOVAPress(Press):
         return "tova(force_last=true)"
 
 
-PRESSES: dict[str, type[Press]] = {"KnormPress": KnormPress, "ObservedAttentionPress": ObservedAttentionPress, "PyramidKVPress": PyramidKVPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
-__all__ = ["PRESSES", "Press", "KnormPress", "ObservedAttentionPress", "PyramidKVPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]
+PRESSES: dict[str, type[Press]] = {"KVzapPress": KVzapPress, "KnormPress": KnormPress, "ObservedAttentionPress": ObservedAttentionPress, "PyramidKVPress": PyramidKVPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
+__all__ = ["PRESSES", "AdaKVPress", "DMSPress", "DuoAttentionPress", "KVzapPress", "Press", "KnormPress", "ObservedAttentionPress", "PyramidKVPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]

@@ -1,0 +1,157 @@
+"""What the presses of kvpress have in common, and those that are not a line of presses.txt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Press:
+    """A policy with kvpress's way of counting: the part `compression_ratio` of the entries is dropped."""
+
+    compression_ratio: float = 0.0
+
+    def scorer(self) -> str:
+        raise NotImplementedError
+
+    def shares(self) -> str:
+        """How the budget is shared out, if lanes do not all have the same one."""
+        return ""
+
+    def policy(self) -> str:
+        """The policy as text, as `kvpolicy.decide` and `kvpolicy.hf.evict` read it."""
+        return f"{self.scorer()} | budget(ratio={self.compression_ratio}, rounding=kvpress{self.shares()})"
+
+    def __call__(self, model: Any) -> Any:
+        """A `with` block in which the model's cache is cut."""
+        from .hf import evict
+
+        return evict(model, self.policy(), gates=getattr(self, "gates", None))
+
+
+@dataclass
+class KVzapPress(Press):
+    """Scores a token by its hidden row. `gates` is a file of weights in kvpress's form, or a function (`kvpolicy.gates`)."""
+
+    gates: Any = field(default=None, repr=False)
+
+    def scorer(self) -> str:
+        return "carried(name=kvzap)"
+
+
+def _expects(ok: bool, press: str, name: str, value: Any, rule: str) -> None:
+    if not ok:
+        raise ValueError(f"{press}: {name} = {value}, but {rule}")
+
+
+@dataclass
+class AdaKVPress:
+    """The heads of a layer share its budget, and each keeps the part `alpha_safeguard` of its own one at least."""
+
+    press: Any
+    alpha_safeguard: float = 0.20
+
+    def __post_init__(self) -> None:
+        shares = isinstance(self.press, Press) and self.press.shares() == "" and not self.press.scorer().startswith(("observed_attention", "tova"))
+        _expects(shares, "AdaKVPress", "press", type(self.press).__name__, "its heads score for themselves and have equal budgets, as those of KnormPress, SnapKVPress, StreamingLLMPress and KVzapPress")
+        _expects(0 <= self.alpha_safeguard <= 1, "AdaKVPress", "alpha_safeguard", self.alpha_safeguard, "it is a part of the budget, 0 to 1")
+
+    @property
+    def compression_ratio(self) -> float:
+        return float(self.press.compression_ratio)
+
+    def policy(self) -> str:
+        return f"{self.press.scorer()} | budget(ratio={self.compression_ratio}, rounding=kvpress, scope=layer, floor={self.alpha_safeguard})"
+
+    def __call__(self, model: Any) -> Any:
+        from .hf import evict
+
+        return evict(model, self.policy(), gates=getattr(self.press, "gates", None))
+
+
+@dataclass
+class DMSPress:
+    """Drops what scores below `threshold`, but for the last `sliding_window_size` tokens. With `decoding` it does so in every forward."""
+
+    press: Any
+    threshold: float | None = None
+    sliding_window_size: int = 128
+    decoding: bool = False
+
+    def __post_init__(self) -> None:
+        alone = isinstance(self.press, Press) and self.press.scorer().startswith(("knorm", "carried"))
+        _expects(alone, "DMSPress", "press", type(self.press).__name__, "a threshold asks about each entry by itself, as KnormPress and KVzapPress score it")
+
+    def policy(self) -> str:
+        _expects(self.threshold is not None, "DMSPress", "threshold", self.threshold, "entries that score below it are dropped")
+        return f"{self.press.scorer()} | recent({self.sliding_window_size}) | at_least({self.threshold})"
+
+    def __call__(self, model: Any) -> Any:
+        from .hf import evict
+
+        return evict(model, self.policy(), gates=getattr(self.press, "gates", None), when="forward" if self.decoding else "prefill")
+
+
+@dataclass
+class DuoAttentionPress:
+    """Retrieval heads keep everything, and the others their first and last tokens.
+
+    `head_scores` has a number of each head, [layer, KV head]. The part `head_compression_ratio` of all heads, those with
+    the lowest numbers, are not retrieval heads.
+    """
+
+    head_compression_ratio: float = 0.0
+    head_scores: Any = field(default=None, repr=False)
+    sink_size: int = 128
+    recent_size: int = 256
+
+    def retrieval_heads(self) -> np.ndarray:
+        """Which heads keep everything, [layer, KV head]."""
+        _expects(self.head_scores is not None, "DuoAttentionPress", "head_scores", None, "heads are chosen by them, and none are downloaded")
+        scores = np.asarray(self.head_scores, dtype=float)
+        _expects(scores.ndim == 2, "DuoAttentionPress", "head_scores", f"of {scores.ndim} axes", "they are [layer, KV head]")
+        made = np.ones(scores.shape, dtype=bool)
+        lowest = np.argsort(scores, axis=None)[: round(scores.size * self.head_compression_ratio)]
+        made[np.unravel_index(lowest, scores.shape)] = False
+        return made
+
+    def __call__(self, model: Any) -> Any:
+        from .hf import evict
+
+        retrieval = self.retrieval_heads()
+
+        def of_retrieval_heads(layer: Any) -> Any:
+            heads = layer.keys.new_tensor(retrieval[layer.index].astype(float))
+            return heads[:, None].expand(layer.keys.shape[:2])
+
+        return evict(model, of_retrieval_heads, parts=f"sinks({self.sink_size}) | recent({self.recent_size}) | at_least(0.5)")
+
+
+_BY_SCORE = "its score is none of kvpolicy's: give kvpolicy.hf.evict a function, `score(layer)`"
+_OTHER_PASS = "it asks the model about another text after the prompt"
+_MERGES = "it changes rows that stay, and a policy only drops entries"
+_CHUNKS = "it decides about chunks of a prompt, and a policy about single entries"
+_DECODES = "a policy decides after each prefill or after each forward, and not every few steps"
+_WRAPS = "it joins other presses, and a block has one policy"
+# Why a press of kvpress 0.5.5 is not here.
+MISSING = {
+    "BlockPress": "it decides again and again about blocks of one prompt", "CAMPress": _MERGES, "CapPress": _BY_SCORE, "ChunkKVPress": _CHUNKS, "ChunkPress": _CHUNKS,
+    "CompactorPress": _BY_SCORE, "ComposedPress": _WRAPS, "CompressionRatioDecodingPress": _DECODES, "CriticalAdaKVPress": "it reads the output projection, which is no signal of a policy",
+    "CriticalKVPress": "it reads the output projection, which is no signal of a policy", "CURPress": _BY_SCORE, "DecodingPress": _DECODES, "EntropyGatedChunkKVPress": _CHUNKS,
+    "ExpectedAttentionPress": "it reads query rows before RoPE, which models do not show", "ExpectedAttentionStatsPress": "it reads statistics of query rows, which models do not show",
+    "FastKVzipPress": "its budget is rounded once for all layers, and that of fast_kvzip for each lane", "FinchPress": "its window begins at a delimiter, and that of snapkv has a size",
+    "KVComposePress": _OTHER_PASS, "KVgradPress": _OTHER_PASS, "KVzipPress": _OTHER_PASS, "KeyDiffPress": _BY_SCORE, "KeyRerotationPress": "entries keep their positions, and it gives them others",
+    "LUKVPress": "Python gives a policy no table of budgets", "LagKVPress": _BY_SCORE, "LeverageScorePress": _BY_SCORE, "MergingPress": _MERGES, "NonCausalAttnPress": _BY_SCORE,
+    "PerLayerCompressionPress": "Python gives a policy no table of budgets", "PrefillDecodingPress": _WRAPS, "QFilterPress": _BY_SCORE, "RestoreKVPress": "it adds entries to the cache, and a policy drops some",
+    "SimLayerKVPress": "it decides for whole layers", "ThinKPress": "it drops channels, and a policy drops entries",
+}
+
+
+def missing(name: str) -> Any:
+    """What a module that has no `name` does: a press of kvpress is refused with what it needs."""
+    if name in MISSING:
+        raise ImportError(f"kvpolicy.presses: {name} = a press of kvpress 0.5.5 that is not here, because {MISSING[name]}")
+    raise AttributeError(f"module 'kvpolicy.presses' has no attribute {name!r}")
