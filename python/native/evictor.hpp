@@ -10,7 +10,7 @@
 
 namespace kvpolicy_python {
 
-/// What each lane keeps. Lanes are in the order of sequence, layer, head.
+/// What each lane keeps, or which pages it reads. Lanes are in the order of sequence, layer, head.
 struct decision {
   std::vector<std::int64_t> indptr{0};
   std::shared_ptr<std::int32_t> indices;  ///< `indptr.back()` of them, in the memory of the evictor's device
@@ -36,6 +36,9 @@ class evictor {
   /// Decides what every lane keeps. Until `apply` nothing is changed. A decision that rests on nothing is refused, and
   /// then there is none.
   virtual decision decide(given_rows const& given) = 0;
+  /// Chooses the pages that each lane reads, by a selection such as "select: quest(page=16) | budget(512)" and the
+  /// query rows of the newest tokens. Nothing is recorded: page bounds are computed anew from the keys.
+  virtual decision select(std::string const& spec, given_rows const& given, std::vector<rows> const& queries) = 0;
   /// Moves counts, positions and recorded signals as the latest decision says; the caller moves keys and values.
   virtual void apply() = 0;
 

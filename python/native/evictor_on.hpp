@@ -124,13 +124,39 @@ class evictor_on final : public evictor {
     kv::turn_queries turn;
     std::optional<bytes> rows_of_turn;
     if (!given.turn.empty()) {
-      static_cast<kv::query_view&>(turn) = turn_rows(given.turn, rows_of_turn, signals.memory);
+      static_cast<kv::query_view&>(turn) =
+          rows_of_layers("decide", "turn_queries", given.turn, rows_of_turn, signals.memory, true);
       signals.all.add(turn);
     }
     if constexpr (on_host) kv::refuse_missed_rows("decide", policy_, signals.all, *state_, false);
     if (!plan_) plan_.emplace(kv::make_plan(exec_, policy_, of_real_rows(in, given), kv::compact{}));
     kv::decide(exec_, policy_, signals.all, *state_, *plan_);
-    return decided();
+    decision const made = listed(plan_->keep());
+    std::string const why = kv::detail::why_unobserved("decide", policy_, made.report);
+    if (why.empty()) return made;
+    plan_->withdraw();
+    throw kv::invalid_argument(why);
+  }
+
+  decision select(std::string const& spec, given_rows const& given, std::vector<rows> const& queries) override {
+    auto const in_call = begin();
+    check_devices("select", {}, given);
+    for (rows const& one : queries) check_device("select", "queries", one.device);
+    auto const parsed = kv::parse_cache_policy<Executor>(spec);
+    kv::expects(parsed.select && !parsed.admit && !parsed.evict, "select", "policy", spec,
+                "it has the section select: alone");
+    kv::cache const in = cache_of(*tables_);
+    layer_signals<Executor> signals("select", exec_, model_, given, in.lanes,
+                                    longest_of_layers(0, model_.sizes.layers));
+    kv::queries newest;
+    std::optional<bytes> held;
+    static_cast<kv::query_view&>(newest) = rows_of_layers("select", "queries", queries, held, signals.memory, false);
+    signals.all.add(newest);
+    auto state = kv::make_state(exec_, *parsed.select, in);
+    auto plan = kv::make_plan(exec_, *parsed.select, of_real_rows(in, given));
+    kv::observe(exec_, *parsed.select, signals.all, state);
+    kv::select_pages(exec_, *parsed.select, signals.all, state, plan);
+    return listed(plan.keep());
   }
 
   void apply() override {
@@ -325,18 +351,13 @@ class evictor_on final : public evictor {
     plan_.reset();
   }
 
-  /// The decision of the plan: one list after another, in memory of its own.
-  [[nodiscard]] decision decided() {
-    kv::keep_set const& keep = plan_->keep();
+  /// The lists of a keep set, one after another, in memory of their own.
+  [[nodiscard]] decision listed(kv::keep_set const& keep) {
     std::vector<std::int64_t> offsets(index(keep.segments()) + 1);
     decision made;
     if constexpr (!on_host) exec_.check();
     fetch(offsets.data(), keep.indptr, offsets.size());
     fetch(&made.report, keep.report, 1);
-    if (std::string const why = kv::detail::why_unobserved("decide", policy_, made.report); !why.empty()) {
-      plan_->withdraw();
-      throw kv::invalid_argument(why);
-    }
     std::vector<std::pair<std::int64_t, std::int64_t>> runs;  // of the plan's list: first, count
     for (int i = 0; i < keep.lanes.size(); ++i) {
       std::size_t const segment = index(kv::segment_of(keep.lanes, keep.decides, i));
@@ -373,18 +394,18 @@ class evictor_on final : public evictor {
     return made;
   }
 
-  /// The query rows of a turn, of all layers. Layers that are equally far apart are read where they are; of others
-  /// `held` becomes a copy.
-  [[nodiscard]] kv::query_view turn_rows(std::vector<rows> const& layers, std::optional<bytes>& held,
-                                         memory_of_call& memory) {
-    kv::expects(std::ssize(layers) == model_.sizes.layers, "decide", "turn_queries", layers.size(),
+  /// The query rows of all layers. Layers that are equally far apart are read where they are; of others `held` becomes
+  /// a copy.
+  [[nodiscard]] kv::query_view rows_of_layers(char const* call, char const* name, std::vector<rows> const& layers,
+                                              std::optional<bytes>& held, memory_of_call& memory, bool of_turn) {
+    kv::expects(std::ssize(layers) == model_.sizes.layers, call, name, layers.size(),
                 [&] { return "the model has " + std::to_string(model_.sizes.layers) + " layers"; });
     rows const& first = layers.front();
-    kv::query_view made = query_rows("decide", "turn_queries", first, memory, true);
+    kv::query_view made = query_rows(call, name, first, memory, of_turn);
     std::int64_t const apart = layers.size() > 1 ? layers[1].data - first.data : 0;
     bool together = true;
     for (std::size_t l = 0; l < layers.size(); ++l) {
-      kv::expects(same_layout(layers[l], first), "decide", "turn_queries", "another shape or layout",
+      kv::expects(same_layout(layers[l], first), call, name, "another shape or layout",
                   "all layers have the shape, the element type and the strides of layer 0");
       together = together && layers[l].sequence == first.sequence &&
                  layers[l].data == first.data + static_cast<std::int64_t>(l) * apart;

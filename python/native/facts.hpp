@@ -27,6 +27,11 @@ struct policy_facts {
 /// - throws: `invalid_argument` that names the column of a mistake.
 [[nodiscard]] policy_facts facts_of(std::string const& spec);
 
+/// The text of a policy of the sections admit:, select: and evict:, with every parameter.
+///
+/// - throws: as `facts_of`.
+[[nodiscard]] std::string cache_policy_text(std::string const& spec);
+
 /// The names of the scorers with which a policy can begin.
 [[nodiscard]] std::vector<std::string> scorer_names();
 

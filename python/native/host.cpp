@@ -39,6 +39,8 @@ policy_facts facts_of(std::string const& spec) {
   return made;
 }
 
+std::string cache_policy_text(std::string const& spec) { return to_string(kv::parse_cache_policy(spec)); }
+
 std::vector<std::string> scorer_names() {
   std::vector<std::string> names;
   for (kv::scorer_info const& one : kv::shipped().list()) names.push_back(one.name);

@@ -60,6 +60,12 @@ nb::dict report_of(kv::report const& from) {
   return made;
 }
 
+nb::tuple as_tuple(decision made, std::string const& device) {
+  std::size_t const lanes = made.indptr.size();
+  nb::object const kept = listed(made, device);
+  return nb::make_tuple(as_array(std::move(made.indptr), lanes), kept, report_of(made.report));
+}
+
 void observe(evictor& self, int layer, std::optional<array> const& queries, std::optional<array> const& keys,
              std::optional<array> const& values, std::optional<array> const& turn_queries,
              std::optional<array> const& log_beta, std::optional<array> const& birth_score) {
@@ -85,9 +91,20 @@ nb::tuple decide(evictor& self, std::vector<array> const& keys, std::vector<arra
     nb::gil_scoped_release const released;
     made = self.decide(given);
   }
-  std::size_t const lanes = made.indptr.size();
-  nb::object const kept = listed(made, self.device());
-  return nb::make_tuple(as_array(std::move(made.indptr), lanes), kept, report_of(made.report));
+  return as_tuple(std::move(made), self.device());
+}
+
+/// Which pages each lane reads: as `decide`.
+nb::tuple select(evictor& self, std::string const& policy, std::vector<array> const& keys,
+                 std::vector<array> const& queries) {
+  given_rows const given{.keys = rows_of_layers("select", "keys", keys), .values = {}, .scores = {}};
+  std::vector<rows> const asked = rows_of_layers("select", "queries", queries);
+  decision made;
+  {
+    nb::gil_scoped_release const released;
+    made = self.select(policy, given, asked);
+  }
+  return as_tuple(std::move(made), self.device());
 }
 
 void add_evictor(nb::module_& to) {
@@ -133,6 +150,11 @@ void add_evictor(nb::module_& to) {
           "and "
           "lanes are in the order of sequence, layer, KV head. On a device, `indices` are an array of that device with "
           "`__dlpack__`. Nothing is changed until `apply`.")
+      .def(
+          "select", &select, "policy"_a, "keys"_a, "queries"_a,
+          "Chooses the pages that each lane reads, by a selection such as \"select: quest(page=16) | budget(512)\" and "
+          "the query rows of the newest tokens. Arrays, and what it returns, are as in `decide`. Page bounds are "
+          "computed anew from the keys.")
       .def("apply", &evictor::apply, released(),
            "Moves counts, positions and recorded signals as the latest decision says.")
       .def_prop_ro("counts", &evictor::counts, "The number of entries that each sequence holds in its longest lane.")
@@ -177,11 +199,9 @@ void add_facts(nb::module_& to) {
       .def_ro("turn_rows", &policy_facts::turn_rows, "How many of a turn's last query rows it reads.");
   to.def("policy_facts", &facts_of, "policy"_a,
          "Parses a policy and says what it reads. Raises ValueError that names the column of a mistake.");
-  to.def(
-      "cache_policy_text", [](std::string const& policy) { return to_string(kv::parse_cache_policy(policy)); },
-      "policy"_a,
-      "A policy of the sections admit:, select: and evict:, with every parameter, as the library prints it. Raises "
-      "ValueError that names the column of a mistake.");
+  to.def("cache_policy_text", &cache_policy_text, "policy"_a,
+         "A policy of the sections admit:, select: and evict:, with every parameter, as the library prints it. Raises "
+         "ValueError that names the column of a mistake.");
 }
 
 }  // namespace

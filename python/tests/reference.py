@@ -40,3 +40,17 @@ def snapkv(keys, queries, window, width, budget, scale=None):
 
 def knorm(keys, budget):
     return [top(-np.linalg.norm(np.asarray(head, np.float64), axis=1), budget) for head in keys]
+
+
+def quest(keys, queries, page, budget):
+    """The pages [KV head][page] that a group's newest rows read: the last one, and the best others. Arrays are of one layer
+    of one sequence."""
+    heads, entries, _ = keys.shape
+    group, made = queries.shape[0] // heads, []
+    for head in range(heads):
+        pages = [keys[head, a : a + page] for a in range(0, entries, page)]
+        rows = queries[head * group : (head + 1) * group, -1].astype(np.float64)
+        scores = [max(np.maximum(row * one.min(axis=0), row * one.max(axis=0)).sum() for row in rows) for one in pages]
+        others = sorted(range(len(pages) - 1), key=lambda at: (-scores[at], at))[: max(0, budget // page - 1)]
+        made.append(sorted([*others, len(pages) - 1]))
+    return made

@@ -230,3 +230,29 @@ def test_h2o_sums_over_steps_and_evictions():
             assert indices.reshape(2, -1)[head].tolist() == kept
             alive[head] = [alive[head][at] for at in kept]
             mass[head] = mass[head][kept]
+
+
+def test_a_selection_reads_the_pages_of_the_equations():
+    random = np.random.default_rng(3)
+    keys = random.standard_normal((2, 3, 2, 70, 8)).astype(np.float32)
+    queries = random.standard_normal((2, 3, 4, 5, 8)).astype(np.float32)
+    made = kvpolicy.decide("select: quest(page=16) | budget(48) | dense(0)", keys=keys, queries=queries)
+    for layer in range(2):
+        for sequence in range(3):
+            wanted = reference.quest(keys[layer, sequence], queries[layer, sequence], 16, 48)
+            assert [list(made.lane(layer, sequence, head)) for head in range(2)] == wanted
+    with pytest.raises(ValueError, match="queries = none, but a selection reads keys and the newest query rows"):
+        kvpolicy.decide("select: quest(page=16) | budget(48)", keys=keys)
+
+
+def test_an_admission_keeps_its_window_and_what_the_gate_admits():
+    gates = np.random.default_rng(4).random((2, 3, 40)).astype(np.float32)
+    made = kvpolicy.decide("admit: write_gate | window(8) | sinks(2) | at_least(0.6)", birth_score=gates)
+    for sequence in range(2):
+        for head in range(3):
+            wanted = [j for j in range(40) if j < 2 or j >= 32 or gates[sequence, head, j] >= np.float32(0.6)]
+            assert list(made.lane(0, sequence, head)) == wanted
+    with pytest.raises(ValueError, match="decide: policy = admit: .*, but one section is served"):
+        kvpolicy.decide("admit: write_gate | window(8); evict: knorm | budget(4)", birth_score=gates)
+    with pytest.raises(ValueError, match="column 21 = windw"):
+        kvpolicy.decide("admit: write_gate | windw(8)", birth_score=gates)

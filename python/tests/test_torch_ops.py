@@ -48,3 +48,20 @@ def test_a_mistake_is_the_error_of_decide():
         torch.ops.kvpolicy.kept(POLICY, keys)
     with pytest.raises(ValueError, match="an array has equally many entries in all lanes"):
         torch.ops.kvpolicy.kept("knorm | budget(7, scope=layer)", keys)
+
+
+def test_the_rows_of_a_device_are_those_of_the_host():
+    import numpy as np
+
+    from kvpolicy._rows import kept_rows
+
+    random = np.random.default_rng(0)
+    for even in (False, True):
+        before = random.integers(9, 20, (3, 4, 2))
+        kept = np.full_like(before, 5) if even else random.integers(0, 9, before.shape)
+        kept[..., 0] += kept.max() == 0
+        indptr = np.concatenate(([0], kept.ravel().cumsum()))
+        indices = random.integers(0, 9, indptr[-1]).astype(np.int32)
+        rows = [20, 21, 22, 23]
+        host, device = (kept_rows(indptr, one, kept, before, rows) for one in (indices, torch.from_numpy(indices)))
+        assert all(torch.equal(a, b) for a, b in zip(host, device))

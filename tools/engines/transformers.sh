@@ -1,7 +1,7 @@
 # The Python package kvpolicy in NumPy and transformers, python/. tools/engines.sh reads this file; it runs in the repository's
 # root. install_transformers: an environment with PyTorch and transformers in the cache folder (6 GB, some minutes).
-# test_transformers: builds the wheel from the sdist, runs its tests there and in an empty environment without a compiler, and
-# compares keep sets with those of tinylm.
+# test_transformers: builds the wheel from the sdist, runs its tests there, on an emulated device and in an empty environment
+# without a compiler, and compares keep sets with those of tinylm.
 # KVPOLICY_TRANSFORMERS_VENV names another environment, which has torch and transformers already.
 
 transformers_version=5.23.0
@@ -62,6 +62,10 @@ test_transformers() {
     { rm -rf "$made"; return 1; }
   "$venv/bin/pip" install --quiet --no-deps --force-reinstall "$made"/kvpolicy-*.whl
   "$venv/bin/python" -m pytest -q -p no:cacheprovider python/tests || status=1
+  # The same decisions on the device that runs CUDA's kernels on the host.
+  "$venv/bin/pip" install --quiet --no-deps --no-build-isolation --target "$made/emulated" \
+    -C cmake.define.KVPOLICY_EMULATED_DEVICE=ON ./python || status=1
+  KVPOLICY_TEST_DEVICE=1 PYTHONPATH=$made/emulated "$venv/bin/python" -m pytest -q -p no:cacheprovider python/tests || status=1
   # The page of all architectures says what becomes of them today. The line with versions may differ.
   "$venv/bin/python" python/architectures.py --out "$made/models.md" > "$made/models.log" || status=1
   diff <(grep -v ' made this page' docs/transformers_models.md) <(grep -v ' made this page' "$made/models.md") || status=1

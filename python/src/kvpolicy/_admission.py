@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-
-from ._model import expects
 from ._native import cache_policy_text
 
+if TYPE_CHECKING:
+    import torch
+
+SECTION = re.compile(r"(?:^|.*;)\s*(admit|select)\s*:", re.DOTALL)
 GATED = ("write_gate", "carried")  # scorers whose numbers a gate gives
 
 
@@ -30,8 +32,8 @@ class Admission:
 
     def admits(self, numbers: torch.Tensor, first: list[int]) -> torch.Tensor:
         """Which new tokens are admitted, by the numbers [sequence, KV head, token] of a gate. `first` are the positions of the first ones."""
-        least = torch.tensor(self.least, dtype=torch.float32)
-        positions = torch.tensor(first)[:, None] + torch.arange(numbers.shape[2])
+        least = numbers.new_tensor(self.least)
+        positions = numbers.new_tensor(first).long()[:, None] + numbers.new_ones(numbers.shape[2]).cumsum(0).long() - 1
         return (numbers > least if self.strict else numbers >= least) | (positions < self.sinks)[:, None]
 
     def visible(self, admitted: torch.Tensor, new: int) -> torch.Tensor:
@@ -41,20 +43,25 @@ class Admission:
         their positions.
         """
         rows = admitted.shape[2]
-        at = torch.arange(rows, device=admitted.device)
+        at = admitted.new_ones(rows).long().cumsum(0)
         return (at[rows - new :, None] - at < self.window) | admitted[:, :, None]
 
 
-def admission_of(policy: object, parts: str | None, budget: int | float | None) -> Admission | None:
+def admission_of(call: str, policy: object, parts: str | None, budget: int | float | None) -> Admission | None:
     """The admission that a text describes; None for an eviction. What a model cannot serve is refused."""
-    if not isinstance(policy, str) or re.search(r"(^|;)\s*(admit|select)\s*:", policy) is None:
+    if not isinstance(policy, str) or SECTION.match(policy) is None:
         return None
+
+    def expects(ok: bool, name: str, value: object, rule: str) -> None:
+        if not ok:
+            raise ValueError(f"{call}: {name} = {value}, but {rule}")
+
     text = cache_policy_text(policy)
-    expects(text.startswith("admit: ") and "; " not in text, "policy", text, "a model of transformers has one section, an admission or an eviction")
+    expects(text.startswith("admit: ") and "; " not in text, "policy", text, "one section is served, an admission or an eviction")
     expects(parts is None and budget is None, "parts" if parts is not None else "budget", parts if parts is not None else budget, "an admission has its parts in its text, and no budget")
     scorer, *others = text.removeprefix("admit: ").split(" | ")
     name = scorer.split("(")[0]
-    expects(name in GATED and "decay=" not in scorer.replace("decay=1)", ""), "policy", text, f"a model admits by the numbers of a gate as they are: {' or '.join(GATED)}")
+    expects(name in GATED and "decay=" not in scorer.replace("decay=1)", ""), "policy", text, f"tokens are admitted by the numbers of a gate as they are: {' or '.join(GATED)}")
     window, sinks, pick = 0, 0, {"least": "0", "strict": "false"}
     for one in others:
         part, _, given = one.removesuffix(")").partition("(")

@@ -8,6 +8,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from ._admission import SECTION, admission_of
 from ._device import on_device, placement
 from ._native import Evictor, policy_facts
 from ._score import Layer, Score, no_scores, scores_of, spec_of
@@ -116,6 +117,18 @@ def _scored(score: Score, keys: list[Any], values: list[Any], queries: list[Any]
     return made
 
 
+def _sections(policy: str | Score, parts: str | None, budget: int | float | None) -> tuple[str, str | None]:
+    """The text of an eviction that decides, and that of a selection. An eviction that leaves what an admission does decides for it."""
+    section = SECTION.match(policy) if isinstance(policy, str) else None
+    if section is None:
+        return spec_of("decide", policy, parts, budget), None
+    if section[1] == "select" and parts is None and budget is None:
+        return "full", str(policy)
+    admission = admission_of("decide", policy, parts, budget)
+    assert admission is not None
+    return admission.eviction, None
+
+
 def decide(
     policy: str | Score,
     *,
@@ -140,10 +153,14 @@ def decide(
     the highest scores are kept, and `kvpolicy.Layer` says what it sees. `parts` is a text of the parts after a scorer,
     such as "sinks(4) | recent(16)", and `budget` a number of entries, or below 1 the part that is dropped.
 
+    With "admit: write_gate | window(256) | at_least(0.1)" the kept entries are those that an admission leaves in the cache:
+    its window, and what `birth_score` admits. With "select: quest(page=16) | budget(512)" what is kept are the *pages* that
+    the newest query rows read.
+
     Arrays are of NumPy, PyTorch, JAX or any library with DLPack, in host memory, float32, float16 or bfloat16, with any
     strides (the channels of query rows are contiguous); nothing is copied. Where the package was built for CUDA, they may
-    be tensors of PyTorch on one device, on whose current stream the decision is made. Each is [layer, sequence, head, row, channel],
-    or without the first axis, or without the first two, or a list of arrays of layers.
+    be tensors of PyTorch on one device, on whose current stream the decision is made. Each is [layer, sequence, head, row,
+    channel], or without the first axis, or without the first two, or a list of arrays of layers.
 
     - `keys`, `values`: after RoPE, as attention reads them, one row for each entry.
     - `queries`: the rows of the last tokens, after RoPE, not scaled. Policies that sum over all rows (h2o) need all. For
@@ -158,7 +175,7 @@ def decide(
     Raises ValueError in one line: `call: argument = value, but rule`.
     """
     score = None if isinstance(policy, str) else policy
-    policy = spec_of("decide", policy, parts, budget)
+    policy, selection = _sections(policy, parts, budget)
     facts = policy_facts(policy)
     numbers = {"log_beta": log_beta, "birth_score": birth_score}
     read = {NUMBERS[need] for need in facts.needs if need in NUMBERS}
@@ -184,6 +201,8 @@ def decide(
         if entries is None:
             raise ValueError("decide: keys = none, but without keys, values and scores entries says how many entries there are")
         layers, sequences, heads, rows, head_dim = 1, 1, 1, entries, 1
+    if selection is not None and not (key_layers and query_layers):
+        raise ValueError(f"decide: {'keys' if not key_layers else 'queries'} = none, but a selection reads keys and the newest query rows")
     if value_layers and not key_layers and query_layers:
         head_dim = query_layers[0].shape[3]
     query_heads = query_layers[0].shape[1] if query_layers else heads
@@ -193,6 +212,10 @@ def decide(
     for one in counts:
         if not 0 <= one <= rows:
             raise ValueError(f"decide: lengths = {one}, but the arrays have {rows} rows")
+    for sequence, count in enumerate(counts if facts.every_row and query_layers else []):  # a device does not notice it
+        missing = count - query_layers[0].shape[2]
+        if missing > 0:
+            raise ValueError(f"decide: queries = missing of {missing} entries of layer 0 of sequence {sequence}, but {facts.scorer} sums over the rows of all tokens: observe them")
     decider = Evictor(
         policy,
         layers=layers,
@@ -221,7 +244,10 @@ def decide(
         turn, query_layers = [one[:, :, max(one.shape[2] - facts.turn_rows, 0) :] for one in query_layers], []
         for layer, one in enumerate(turn):
             decider.observe(layer, turn_queries=one)
-    for layer, one in enumerate(query_layers):
+    for layer, one in enumerate(query_layers if selection is None else []):
         decider.observe(layer, one, key_layers[layer] if key_layers else None)
-    indptr, indices, report = decider.decide(key_layers, value_layers, scores, turn)
+    if selection is not None:
+        indptr, indices, report = decider.select(selection, key_layers, query_layers)
+    else:
+        indptr, indices, report = decider.decide(key_layers, value_layers, scores, turn)
     return Kept(indptr, on_device(indices), sequences, layers, heads, report)

@@ -17,7 +17,7 @@ def placement(arrays: Iterable[Any]) -> dict[str, int]:
     and those on a device for which the package was not built, are for the host.
     """
     devices = {getattr(one, "device", None) for one in arrays}
-    device = devices.pop() if len(devices) == 1 else None
+    device: Any = devices.pop() if len(devices) == 1 else None
     if not has_device or getattr(device, "type", None) != "cuda":
         return {}
     torch = sys.modules["torch"]

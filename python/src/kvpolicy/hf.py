@@ -28,9 +28,11 @@ from . import _masks
 from ._admission import admission_of
 from ._cache import EvictedLayer, tracked
 from ._decide import NUMBERS, Kept, available_threads
+from ._device import on_device, placement
 from ._model import LEFT_ALONE, Layers, expects
 from ._native import Evictor, PolicyFacts, policy_facts
-from ._score import Layer, Score, name_of, scores_of, spec_of
+from ._rows import aligned, kept_rows, picked
+from ._score import Layer, Score, name_of, no_scores, scores_of, spec_of
 from .gates import FreshTokens, Gate, load
 
 __all__ = ["EvictedLayer", "Eviction", "evict"]
@@ -118,7 +120,7 @@ class Eviction:
         self._score: Any = None if isinstance(policy, str) else policy
         expects(rows == 0 or self._score is not None, "rows", rows, "a policy by name says itself how many query rows it reads")
         self._rows = rows
-        self._admission = admission_of(policy, parts, budget)
+        self._admission = admission_of("hf.evict", policy, parts, budget)
         self.facts: PolicyFacts = policy_facts(self._admission.eviction if self._admission is not None else spec_of("hf.evict", policy, parts, budget))
         self.policy = self._admission.text if self._admission is not None else self.facts.text
         self._scorer = self._admission.scorer if self._admission is not None else self.facts.scorer
@@ -333,7 +335,8 @@ class Eviction:
         """A record of a cache that is empty, that was filled outside of a block, or that another policy has cut."""
         cut = [one for one in layers if isinstance(one, EvictedLayer)]
         rows = max((one.rows for one in cut), default=seen)
-        evictor = Evictor(self._timed, sequences=sequences, capacity=max(rows + tokens + 64, 256), threads=self._threads, **self._layers.shape)
+        evictor = Evictor(self._timed, sequences=sequences, capacity=max(rows + tokens + 64, 256), threads=self._threads,
+                          **self._layers.shape, **placement(next(one.parameters()) for one in self._layers.modules))
         record = _Record(evictor)
         valid = [one.valid_rows() for one in cut]
         first = valid[0] if valid else None
@@ -374,7 +377,7 @@ class Eviction:
         if scaling is not None and scaling != scale:  # the model scales its query rows itself (OPT)
             query = query.detach().float() * (scaling / scale)
         tokens = query.shape[2]
-        numbers = self._numbers(module, key[:, :, key.shape[2] - tokens :]) if self._gate is not None else None
+        numbers = self._numbers(self._forward[0].evictor, module, key[:, :, key.shape[2] - tokens :]) if self._gate is not None else None
         if self._admission is not None and numbers is not None:
             ends = self._forward[0].evictor.tokens  # drafts are not among them yet
             first = [one if self._verifies else one - tokens for one in ends]
@@ -394,9 +397,9 @@ class Eviction:
             record.evictor.observe(place, **{self._number: numbers})
         if self.facts.every_row:
             counts = record.evictor.lane_counts[:, place : place + 1]
-            record.evictor.observe(place, _host(query), *(_host(_aligned([one], counts)[0]) for one in (key, value)))
+            record.evictor.observe(place, *(_given(record.evictor, one) for one in (query, *(aligned([each], counts)[0] for each in (key, value)))))
         elif self.facts.window_rows > 0:
-            record.evictor.observe(place, _host(query[:, :, max(query.shape[2] - self.facts.window_rows, 0) :]))
+            record.evictor.observe(place, _given(record.evictor, query[:, :, max(query.shape[2] - self.facts.window_rows, 0) :]))
 
     def _keep_hidden(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._keep_input(module.layer_idx, "hidden", args[0] if args else kwargs["hidden_states"])
@@ -412,8 +415,8 @@ class Eviction:
         if self._forward is not None:
             self._inputs.setdefault(layer, {})[name] = rows.detach()
 
-    def _numbers(self, module: Any, keys: torch.Tensor) -> torch.Tensor:
-        """The gate's numbers of a layer's new tokens, [sequence, KV head, token], in host memory."""
+    def _numbers(self, evictor: Evictor, module: Any, keys: torch.Tensor) -> torch.Tensor:
+        """The gate's numbers of a layer's new tokens, [sequence, KV head, token], where the evictor reads them."""
         given = self._inputs.pop(module.layer_idx)
         with torch.no_grad():
             try:
@@ -424,7 +427,7 @@ class Eviction:
         shape = tuple(made.shape) if isinstance(made, torch.Tensor) and not made.is_complex() else f"a {getattr(made, 'dtype', type(made).__name__)}"
         expects(shape == wanted, "gates", name_of(self._gate), f"for layer {module.layer_idx} it gave {shape}, and [sequence, KV head, token] is {wanted}")
         expects(not bool(made.isnan().any()), "gates", name_of(self._gate), f"for layer {module.layer_idx} it gave NaN")
-        return _host(made.float()).contiguous()
+        return _given(evictor, made.float()).contiguous()
 
     def _keep_rows(self, record: _Record, place: int, query: torch.Tensor, of_turn: bool) -> None:
         """Keeps the last query rows of a layer for a score in Python, and those of a turn."""
@@ -500,26 +503,28 @@ class Eviction:
     def _evict(self, record: _Record, cache: DynamicCache) -> None:
         """Decides about the whole cache, and then cuts it. If anything is refused, the cache stays as it was."""
         layers = self._layers.cut_of(cache)
-        turn = [_host(record.turn[place]) for place in sorted(record.turn)]
+        read = lambda tensors: [_given(record.evictor, one) for one in tensors]
+        turn = list(torch.stack(read(record.turn[place] for place in sorted(record.turn)))) if record.turn else []  # layers in one memory
         for place, one in enumerate(turn):
             record.evictor.observe(place, turn_queries=one)
         record.turn = {}
         before = record.evictor.lane_counts
-        read = lambda name, tensors: [_host(one) for one in _aligned(tensors, before)] if name in self.facts.needs else []
-        keys, values = read("keys", [one.keys for one in layers]), read("values", [one.values for one in layers])
+        needed = lambda name: read(aligned([getattr(one, name) for one in layers], before)) if name in self.facts.needs else []
+        keys, values = needed("keys"), needed("values")
         scores = self._scores(record, layers, before) if self._score is not None else None
-        indptr, indices, report = record.evictor.decide(keys, values, scores, turn)
+        indptr, listed, report = record.evictor.decide(keys, values, scores, turn)
+        indices = on_device(listed)
         kept = np.diff(indptr).reshape(before.shape)
         if bool((kept == before).all()):
             return
         most = kept.max(axis=(0, 2))
-        chosen = [_rows_of(indptr, indices, kept, before, place, layer.rows) for place, layer in enumerate(layers)]
-        made = [tuple(_picked(one, rows) for one in (layer.keys, layer.values)) for layer, rows in zip(layers, chosen)]
+        chosen = kept_rows(indptr, indices, kept, before, [one.rows for one in layers])
+        made = [tuple(picked(one, rows) for one in (layer.keys, layer.values)) for layer, rows in zip(layers, chosen)]
         record.evictor.apply()
         for place, (layer, (new_keys, new_values)) in enumerate(zip(layers, made)):
             layer.dropped += layer.rows - int(most[place])
             layer.keys, layer.values = new_keys, new_values
-            layer.admitted = None if self._admission is None or layer.admitted is None else layer.admitted.gather(2, torch.from_numpy(chosen[place]).to(layer.admitted.device))
+            layer.admitted = None if self._admission is None or layer.admitted is None else layer.admitted.gather(2, chosen[place].to(layer.admitted.device))
             layer.kept, layer.uneven, layer.valid = int(most[place]), len(set(most)) > 1, None
             if int(kept[:, place].min()) < layer.kept:
                 of_heads = kept[:, place] if bool((kept[:, place] != kept[:, place, :1]).any()) else kept[:, place, :1]
@@ -527,12 +532,12 @@ class Eviction:
         self.decisions += 1
         self.kept = Kept(indptr, indices, len(before), len(layers), self._layers.shape["kv_heads"], report)
 
-    def _scores(self, record: _Record, layers: list[Any], counts: np.ndarray) -> np.ndarray:
+    def _scores(self, record: _Record, layers: list[Any], counts: np.ndarray) -> Any:
         """The scores [layer, sequence, KV head, entry] of a function of Python."""
         shape, longest = self._layers.shape, counts.max(axis=2)  # [sequence, layer]
-        made = np.zeros((len(layers), len(counts), shape["kv_heads"], max(counts.max(initial=0), 1)), np.float32)
-        aligned = [_aligned(one, counts) for one in ([layer.keys for layer in layers], [layer.values for layer in layers])]
-        for place, (keys, values) in enumerate(zip(*aligned)):
+        made = no_scores(_given(record.evictor, layers[0].keys[..., :0]), (len(layers), len(counts), shape["kv_heads"], max(counts.max(initial=0), 1)))
+        tensors = [aligned(one, counts) for one in ([layer.keys for layer in layers], [layer.values for layer in layers])]
+        for place, (keys, values) in enumerate(zip(*tensors)):
             shown, positions = record.queries.get(place), record.evictor.positions(place)
             for sequence, count in enumerate(longest[:, place]):
                 if count == 0:
@@ -559,44 +564,9 @@ class Eviction:
             self._bar = None
 
 
-def _host(tensor: torch.Tensor) -> Any:  # an array, for the C++ library
-    return tensor.detach().cpu()
-
-
-def _aligned(tensors: list[torch.Tensor], counts: np.ndarray) -> list[torch.Tensor]:
-    """The tensors as `Evictor.decide` reads them: of one shape, and the lanes of a sequence begin where the longest does.
-
-    `counts` [sequence, layer, KV head] has the entries of each lane, which are its last rows. Tensors that are so already
-    are not copied.
-    """
-    rows = [one.shape[2] for one in tensors]
-    if len(set(rows)) == 1 and bool((counts == counts[:, :, :1]).all()):
-        return tensors
-    most, made = int(counts.max()), []
-    for place, one in enumerate(tensors):
-        held = counts[:, place, :, None]
-        ordinal = np.arange(most) - (most - held.max(axis=1, keepdims=True))  # of the entry that stands in a row
-        made.append(_picked(one, np.minimum(np.clip(ordinal, 0, np.maximum(held - 1, 0)) + rows[place] - held, rows[place] - 1)))
-    return made
-
-
-def _rows_of(indptr: np.ndarray, indices: np.ndarray, kept: np.ndarray, before: np.ndarray, place: int, rows: int) -> np.ndarray:
-    """The kept rows of a layer's tensors, [sequence, KV head, kept]. A lane that keeps fewer has its padding in front."""
-    sequences, layers, heads = kept.shape
-    most = int(kept[:, place].max())
-    chosen = np.zeros((sequences, heads, most), dtype=np.int64)
-    for sequence in range(sequences):
-        for head in range(heads):
-            lane = (sequence * layers + place) * heads + head
-            own = indices[indptr[lane] : indptr[lane + 1]]
-            chosen[sequence, head, most - len(own) :] = own + (rows - before[sequence, place, head])
-    return chosen
-
-
-def _picked(tensor: torch.Tensor, chosen: np.ndarray) -> torch.Tensor:
-    """The rows `chosen` [sequence, head, kept] of a tensor [sequence, head, row, channel], in memory of their own."""
-    index = torch.from_numpy(chosen).to(tensor.device)[..., None].expand(-1, -1, -1, tensor.shape[-1])
-    return tensor.gather(2, index)
+def _given(evictor: Evictor, tensor: torch.Tensor) -> Any:
+    """A tensor where the evictor reads it: on its device, or in host memory."""
+    return tensor.detach() if evictor.device.startswith("cuda") else tensor.detach().cpu()
 
 
 def evict(
