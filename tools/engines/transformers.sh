@@ -50,7 +50,7 @@ keeps_as_tinylm() {
 }
 
 test_transformers() {
-  local venv made status=0
+  local venv made order status=0
   venv=$(transformers_venv)
   made=$(mktemp -d)
   python/make_presses.py --check || status=1
@@ -73,12 +73,19 @@ test_transformers() {
   "$venv/bin/pip" install --quiet --target "$made/kvpress" --no-deps kvpress==0.5.5
   "$venv/bin/pip" install --quiet --target "$made/kvpress" requests cachetools datasets fire
   PYTHONPATH=$made/kvpress "$venv/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_kvpress.py || status=1
+  # Beside kvpress with the transformers that it asks for, imported before it and after it.
+  "$venv/bin/pip" install --quiet --target "$made/older" --no-deps transformers==5.2.0 'tokenizers<=0.23.0,>=0.22.0' accelerate peft
+  "$venv/bin/pip" install --quiet --target "$made/hub" 'huggingface-hub<2' typer-slim psutil
+  for order in first last; do
+    PYTHONPATH=$made/older:$made/hub:$made/kvpress "$venv/bin/python" python/tests/beside_kvpress.py "$order" || status=1
+  done
   (cd "$made" && "$venv/bin/python" -m mypy --no-incremental -p kvpolicy) || status=1
   # The wheel alone: neither a compiler nor PyTorch is found from here on.
   "$venv/bin/python" -m venv "$made/empty"
   "$made/empty/bin/pip" install --quiet "$made"/kvpolicy-*.whl pytest
   env -i HOME="$HOME" PATH="$made/empty/bin" "$made/empty/bin/python" -m pytest -q -p no:cacheprovider \
     python/tests/test_decide.py python/tests/test_scores.py python/tests/test_presses.py || status=1
+  "$venv/bin/python" bench/engines/transformers_cuda.py --small --lengths 256 --batches 2 || status=1
   keeps_as_tinylm "$venv" "$made" || status=1
   rm -rf "$made"
   return "$status"
