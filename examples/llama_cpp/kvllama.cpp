@@ -11,6 +11,7 @@
 
 #include "llama_engine.hpp"
 #include "model_file.hpp"
+#include "prompt_tokens.hpp"
 #include "recall.hpp"
 
 namespace {
@@ -97,9 +98,8 @@ measured generate(llama_model* model, kv::any_policy const& policy, std::vector<
   for (int i = 0; i < with.tokens; ++i) {
     auto const token = static_cast<llama_token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
     if (llama_vocab_is_eog(vocabulary, token)) break;
-    char piece[256];
-    int const length = llama_token_to_piece(vocabulary, token, piece, sizeof piece, 0, true);
-    if (length > 0) std::fwrite(piece, 1, static_cast<std::size_t>(length), stdout);
+    std::string const piece = llama_cpp::text_of(vocabulary, token);
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
     logits = engine.step(0, {.tokens = std::span(&token, 1)});
     ++made.steps;
@@ -107,18 +107,6 @@ measured generate(llama_model* model, kv::any_policy const& policy, std::vector<
   made.decode_seconds = since(begin);
   made.rows_read = engine.rows_read();
   fmt::print("\n");
-  return made;
-}
-
-std::vector<llama_token> tokenize(llama_model const* model, std::string const& text) {
-  llama_vocab const* const vocabulary = llama_model_get_vocab(model);
-  kv::expects(llama_vocab_type(vocabulary) != LLAMA_VOCAB_TYPE_NONE, "kvllama", "--model", "without a vocabulary",
-              "a prompt needs one");
-  std::vector<llama_token> made(text.size() + 8);
-  int const tokens = llama_tokenize(vocabulary, text.data(), static_cast<int>(text.size()), made.data(),
-                                    static_cast<int>(made.size()), true, true);
-  kv::expects(tokens > 0, "kvllama", "--prompt", text.empty() ? "empty" : "no tokens", "at least one token is read");
-  made.resize(static_cast<std::size_t>(tokens));
   return made;
 }
 
@@ -134,7 +122,13 @@ void run_model(options const& with) {
   llama_cpp::model_pointer const model =
       llama_cpp::load_model("kvllama", with.model, "llama.cpp cannot load it; --verbose shows its messages");
   std::vector<llama_token> const prompt =
-      tokenize(model.get(), with.prompt_file.empty() ? with.prompt : read_file(with.prompt_file));
+      llama_cpp::tokens_of("kvllama", llama_model_get_vocab(model.get()),
+                           with.prompt_file.empty() ? with.prompt : read_file(with.prompt_file));
+  constexpr int most = 1 << 24;
+  kv::expects(
+      prompt.size() <= static_cast<std::size_t>(most), "kvllama", "--prompt",
+      [&] { return fmt::format("{} tokens", prompt.size()); },
+      [&] { return fmt::format("a cache has at most {} cells", most); });
   int const trained = llama_model_n_ctx_train(model.get());
   if (int const all = static_cast<int>(prompt.size()) + with.tokens; all > trained) {
     fmt::print(stderr, "kvllama: prompt and answer have {} tokens, but the model was trained with {}\n", all, trained);

@@ -8,8 +8,11 @@ namespace llama_cpp_test {
 /// A file with random weights that are the same in every run.
 class random_model {
  public:
-  explicit random_model(std::string architecture) : architecture_(std::move(architecture)), file_(1 << 20) {
-    tinylm::config const c{.vocab = 256,
+  /// With `tokens` the model has a vocabulary of SentencePiece, else none.
+  explicit random_model(std::string architecture, std::vector<std::string> const& tokens = {})
+      : architecture_(std::move(architecture)), file_(1 << 20) {
+    int const count = tokens.empty() ? 256 : static_cast<int>(tokens.size());
+    tinylm::config const c{.vocab = count,
                            .width = 32,
                            .layers = 2,
                            .q_heads = 4,
@@ -21,8 +24,8 @@ class random_model {
                            .rope_theta = 10000,
                            .norm_eps = 1e-5f};
     llama_cpp::detail::write_config(file_, c, architecture_);
-    llama_cpp::detail::write_vocabulary(file_, {});
-    add("token_embd.weight", 32, 256);
+    tokens.empty() ? llama_cpp::detail::write_vocabulary(file_, {}) : write_sentencepiece(tokens);
+    add("token_embd.weight", 32, count);
     add("output_norm.weight", 32, 1);
   }
   void set(std::string const& key, int value) { file_.set((architecture_ + "." + key).c_str(), value); }
@@ -44,10 +47,30 @@ class random_model {
   }
 
  private:
+  /// The types of tokens are llama.cpp's: 2 unknown, 3 control, 6 a byte.
+  void write_sentencepiece(std::vector<std::string> const& tokens) {
+    std::vector<std::int32_t> types(tokens.size(), 6);
+    types[0] = 2;
+    types[1] = types[2] = 3;
+    file_.set("tokenizer.ggml.model", "llama");
+    file_.set("tokenizer.ggml.tokens", tokens);
+    file_.set("tokenizer.ggml.token_type", types);
+  }
+
   std::string architecture_;
   llama_cpp::detail::gguf_writer file_;
   std::uint32_t seed_ = 1;
 };
+
+/// A vocabulary of SentencePiece that has bytes only.
+inline std::vector<std::string> sentencepiece_bytes() {
+  std::vector<std::string> made{"<unk>", "<s>", "</s>"};
+  for (int byte = 0; byte < 256; ++byte) {
+    constexpr char const* digits = "0123456789ABCDEF";
+    made.push_back(std::string("<0x") + digits[byte / 16] + digits[byte % 16] + ">");
+  }
+  return made;
+}
 
 /// A model whose layers attend to the last `window` tokens, or to all of them if it is 0.
 inline model_pointer gemma3(int window) {
