@@ -30,6 +30,7 @@ class context {
   context(llama_model* with, context_options const& options) : options_(options) {
     detail::check_model(with);
     detail::check_options(options_);
+    detail::check_types(with, options_);
     width_ = llama_model_n_embd_inp(with);
     vocabulary_ = llama_vocab_n_tokens(llama_model_get_vocab(with));
     open(with);
@@ -247,6 +248,8 @@ class context {
     }
     queries_.resize(static_cast<std::size_t>(shape_.layers) * static_cast<std::size_t>(options_.chunk) *
                     static_cast<std::size_t>(shape_.query_heads) * static_cast<std::size_t>(shape_.head_dim));
+    detail::check_blocks("type_k", options_.type_k, shape_.head_dim);
+    detail::check_blocks("type_v", options_.type_v, value_dim());
     if (options_.keep_keys && detail::codec_of(options_.type_k) == kv::codec::opaque) make_key_rows();
     clear_batch();
     add(0, 1, {&first_token, 1}, {}, false);
@@ -255,16 +258,12 @@ class context {
     captured_ = false;
     llama_memory_clear(memory(), true);
     clear_batch();
-    bool const whole =
-        shape_.head_dim % ggml_blck_size(options_.type_k) == 0 && value_dim() % ggml_blck_size(options_.type_v) == 0;
-    kv::expects(whole, "llama_cpp::engine", "type_k", ggml_type_name(options_.type_k),
-                [&] { return "a head has " + std::to_string(shape_.head_dim) + " channels, which are whole blocks"; });
   }
 
   /// Makes room for the copy of the keys.
   void make_key_rows() {
     std::int64_t const row = std::int64_t{shape_.kv_heads} * shape_.head_dim;
-    key_rows_.resize(static_cast<std::size_t>(shape_.layers * cells_ * row));
+    key_rows_.resize(static_cast<std::size_t>(row * shape_.layers * cells_));
     kept_keys_ = {.base = reinterpret_cast<std::byte*>(key_rows_.data()),
                   .element = kv::codec::f32,
                   .dims = shape_.head_dim,

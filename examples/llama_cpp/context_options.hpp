@@ -5,6 +5,7 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <kvpolicy/kvpolicy.hpp>
 #include <string>
 #include <thread>
@@ -62,10 +63,38 @@ inline void check_options(context_options const& options) {
   positive("cells", options.cells);
   positive("sequences", options.sequences);
   positive("chunk", options.chunk);
+  auto const most = static_cast<int>(llama_max_parallel_sequences()) - 1;
+  kv::expects(options.sequences <= most, "llama_cpp::engine", "sequences", options.sequences,
+              [&] { return "llama.cpp has at most " + std::to_string(most) + " beside the engine's own"; });
   kv::expects(options.threads >= 0, "llama_cpp::engine", "threads", options.threads, "0 stands for all cores");
   bool const quantised = detail::codec_of(options.type_v) == kv::codec::opaque;
   kv::expects(!quantised || options.flash_attention, "llama_cpp::engine", "type_v", ggml_type_name(options.type_v),
               "quantised values need flash attention");
+}
+
+/// The channels of a head's keys or values, as the model's file says, or else as many as share its width out.
+[[nodiscard]] inline int head_channels(llama_model const* of, char const* which) {
+  char text[128] = {};
+  int const heads = llama_model_n_head(of);
+  int const usual = heads > 0 ? llama_model_n_embd(of) / heads : 0;
+  if (llama_model_meta_val_str(of, "general.architecture", text, sizeof text) < 0) return usual;
+  std::string const key = std::string(text) + ".attention." + which + "_length";
+  return llama_model_meta_val_str(of, key.c_str(), text, sizeof text) < 0 ? usual : std::atoi(text);
+}
+
+/// Refuses an element type whose blocks would hold channels of two heads, because the rows of heads are moved.
+inline void check_blocks(char const* option, ggml_type type, int channels) {
+  auto const block = ggml_blck_size(type);
+  kv::expects(
+      block > 0 && channels % block == 0, "llama_cpp::engine", option,
+      [&] { return std::string(ggml_type_name(type)) + " with heads of " + std::to_string(channels) + " channels"; },
+      [&] { return "a block of this type has " + std::to_string(block) + " channels, and a head is whole blocks"; });
+}
+
+/// Refuses the types of a cache that the heads of a model do not fit.
+inline void check_types(llama_model const* with, context_options const& options) {
+  check_blocks("type_k", options.type_k, head_channels(with, "key"));
+  check_blocks("type_v", options.type_v, head_channels(with, "value"));
 }
 
 /// The options as llama.cpp takes them.

@@ -1,8 +1,12 @@
 // Which policies a context of llama.cpp can serve, and admissions whose lanes decide together.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
+#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
+#include <string>
+#include <type_traits>
 
 namespace llama_cpp {
 
@@ -55,21 +59,62 @@ template <class Policy>
   }
 }
 
-/// Refuses policies whose lanes would keep different numbers of entries, because lanes share their cells.
+/// Refuses policies whose plans cannot be carried out by moving kept rows together, or whose lanes would keep different
+/// numbers of entries, because lanes share their cells.
 template <class Policy>
-void check_policy(Policy const& policy) {
-  kv::granularity const decides = decides_of(policy);
-  if constexpr (requires { policy.pick; }) {
-    bool const counts_itself = kv::threshold<std::remove_cvref_t<decltype(policy.pick)>>;
-    kv::expects(
-        !counts_itself || decides == kv::granularity::token, "llama_cpp::engine", "policy",
-        [&] { return to_string(policy); },
-        [&] {
-          return "lanes that each keep what reaches a threshold keep different numbers of entries, and lanes of "
-                 "llama.cpp share their cells: an admission goes through by_token";
-        });
+void check_pick(Policy const& policy) {
+  auto const refuse = [&](bool wrong, char const* rule) {
+    kv::expects(!wrong, "llama_cpp::engine", "policy", [&] { return to_string(policy); }, rule);
+  };
+  refuse(kv::detail::drops_lowest_one(policy),
+         "lowest_one lists the entry that is dropped, and llama.cpp's cells are freed by moving those that are kept: "
+         "without it the budget alone decides");
+  bool counts_itself = false;
+  kv::detail::with_pick(kv::detail::pick_of(policy),
+                        [&]<class Pick>(Pick const&) { counts_itself = kv::threshold<Pick>; });
+  refuse(
+      counts_itself && decides_of(policy) != kv::granularity::token,
+      "lanes that each keep what reaches a threshold keep different numbers of entries, and lanes of llama.cpp share "
+      "their cells: an admission goes through by_token");
+}
+
+/// Refuses budgets that are not the same for all lanes, at any count of their entries up to `cells`. What a budget of
+/// one's own allots is known in a decision only.
+template <class Policy>
+void check_shares(Policy const& policy, kv::shape const& model, std::int64_t entry_bytes, int cells) {
+  auto const refuse = [](auto const& found, auto const& why) {
+    kv::expects(false, "llama_cpp::engine", "policy.budget", found, why);
+  };
+  constexpr auto rule = "lanes of llama.cpp share their cells, so that all of them keep equally many entries";
+  auto const limit = kv::detail::counted_budget(kv::detail::in_entries(policy.budget, model, entry_bytes),
+                                                kv::detail::decides_again(policy));
+  if (decides_of(policy) == kv::granularity::token) return;
+  if (kv::detail::compares_layers(limit)) refuse("different for each layer", rule);
+  using limit_type = std::remove_const_t<decltype(limit)>;
+  if constexpr (kv::detail::allots<limit_type> && !kv::detail::may_allot<limit_type>) return;
+  for (int count = 1; count <= cells; count += std::max(1, count / 64)) {
+    auto const share = [&](kv::lane of) { return std::clamp(limit(of, count), 0, count); };
+    for (int i = 1; i < model.layers * model.kv_heads; ++i) {
+      kv::lane const one{0, i / model.kv_heads, i % model.kv_heads};
+      if (int const first = share({}), other = share(one); first != other) {
+        refuse(
+            [&] {
+              return std::to_string(first) + " of " + std::to_string(count) + " entries in layer 0, head 0, and " +
+                     std::to_string(other) + " in layer " + std::to_string(one.layer) + ", head " +
+                     std::to_string(one.head);
+            },
+            rule);
+      }
+    }
   }
-  kv::engines::check(kv::engines::llama_cpp::can, decides, "compact", kv::codec::f32, scope_of(policy));
+}
+
+/// Refuses policies that a context of `cells` cells cannot serve.
+template <class Policy>
+void check_policy(Policy const& policy, kv::cache const& in, int cells) {
+  check_pick(policy);
+  kv::engines::check(kv::engines::llama_cpp::can, decides_of(policy), "compact", kv::codec::f32, scope_of(policy));
+  check_shares(policy, in.shape, kv::entry_bytes(in), cells);
 }
 
 }  // namespace detail

@@ -38,7 +38,7 @@ class policy_runner {
         parts_(static_cast<std::size_t>(with.sequences())),
         slots_(parts_.size()) {
     std::iota(slots_.begin(), slots_.end(), 0);
-    detail::check_policy(policy_);
+    detail::check_policy(policy_, all(), with.cells());
     state_.emplace(kv::make_state(exec_, policy_, all()));
     plan_.emplace(kv::make_plan(exec_, policy_, all(), kv::at_once{.sequences = 1}, kv::compact{}));
     observe(0);  // nothing is in the cache: this names a signal that is missing

@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "models.hpp"
 #include "support/error_of.hpp"
 
@@ -83,6 +85,115 @@ TEST_SUITE("llama_cpp") {
     CHECK(refused("knorm | budget(bytes=400000)") == "");
   }
 
+  TEST_CASE("refusals: picks that no cells can be freed by") {
+    auto const refused = [](auto const& policy) {
+      return error_of([&] { llama_cpp::engine const engine(model(), policy, exact(256, 64)); });
+    };
+    std::string const lists =
+        ", but lowest_one lists the entry that is dropped, and llama.cpp's cells are freed by moving those that are "
+        "kept: without it the budget alone decides";
+    CHECK(refused(kv::parse("knorm | budget(24) | lowest_one")) ==
+          "llama_cpp::engine: policy = knorm | budget(24) | lowest_one" + lists);
+    CHECK(refused(kv::policies::streaming_llm_decode({.budget = 24})).ends_with(lists));
+    std::string const counts =
+        ", but lanes that each keep what reaches a threshold keep different numbers of entries, and lanes of llama.cpp "
+        "share their cells: an admission goes through by_token";
+    CHECK(refused(kv::parse("knorm | at_least(-3)")) ==
+          "llama_cpp::engine: policy = knorm | unlimited | at_least(least=-3, strict=false, unbounded=true)" + counts);
+    CHECK(refused(kv::parse("knorm | reduce_lanes(layer, mean) | at_least(-3)")).ends_with(counts));
+    CHECK(refused(kv::parse("knorm | reduce_lanes(token, mean) | at_least(-3)")) == "");
+  }
+
+  TEST_CASE("refusals: budgets that differ between lanes") {
+    std::vector<int> const numbers{24, 24, 24, 20, 24, 24, 24, 24}, equal(8, 24);
+    std::vector<float> const weights(8, 1.0f);
+    kv::registry known = kv::shipped();
+    known.table("shares", kv::by_lane<int const>{numbers.data(), 0, 2, 1});
+    known.table("equal", kv::by_lane<int const>{equal.data(), 0, 2, 1});
+    known.table("weights", kv::by_lane<float const>{weights.data(), 0, 2, 1});
+    auto const refused = [&](std::string_view spec) {
+      return error_of([&] { llama_cpp::engine const engine(model(), kv::parse(spec, known), exact(256, 64)); });
+    };
+    std::string const rule =
+        ", but lanes of llama.cpp share their cells, so that all of them keep equally many entries";
+    CHECK(refused("snapkv | budget(100, by=ramp)") ==
+          "llama_cpp::engine: policy.budget = 101 of 101 entries in layer 0, head 0, and 100 in layer 1, head 0" +
+              rule);
+    CHECK(refused("snapkv | budget(ratio=0.5, by=ramp)").ends_with(rule));
+    CHECK(refused("pyramid_kv | budget(100)").ends_with(rule));
+    CHECK(refused("h2o | budget(ratio=0.5, by=ramp)").ends_with(rule));  // of the tokens that were seen
+    CHECK(refused("knorm | budget(24, by=table, table=shares)") ==
+          "llama_cpp::engine: policy.budget = 24 of 25 entries in layer 0, head 0, and 20 in layer 1, head 1" + rule);
+    CHECK(refused("knorm | budget(24, by=importance, table=weights)") ==
+          "llama_cpp::engine: policy.budget = different for each layer" + rule);
+    CHECK(refused("knorm | budget(24, by=table, table=equal)") == "");
+    CHECK(refused("snapkv | budget(100, by=ramp, beta=1)") == "");
+    kv::eviction const ramp{.score = kv::knorm{}, .budget = kv::ramp{.tokens = 24}};
+    CHECK(error_of([&] { llama_cpp::engine const engine(model(), ramp, exact(256, 64)); }).ends_with(rule));
+    using by_weight = kv::proportional<kv::table_of_layers>;
+    kv::eviction const shared{.score = kv::knorm{},
+                              .budget = by_weight{.of = {{weights.data(), 0, 2, 1}}, .tokens = 24}};
+    CHECK(error_of([&] { llama_cpp::engine const engine(model(), shared, exact(256, 64)); }) ==
+          "llama_cpp::engine: policy.budget = different for each layer" + rule);
+  }
+
+  TEST_CASE("refusals: a policy by name is refused when the engine is made, or serves a prompt and steps") {
+    std::vector<std::string> specs;
+    for (auto const& scorer : kv::shipped().list()) {
+      for (char const* more :
+           {" | budget(24)", " | budget(ratio=0.75)", " | budget(ratio=0.75, by=seen)",
+            " | sinks(4) | budget(24) | over_budget(8)", " | budget(100, by=ramp)", " | budget(ratio=0.5, by=ramp)",
+            " | lowest_one", " | at_least(0.1)", " | reduce_lanes(layer, max) | budget(24)",
+            " | reduce_lanes(token, sum) | budget(24) | full_buffer(5)", " | budget(0)", " | span(0, 40) | budget(24)"})
+        specs.push_back(std::string(scorer.name) + more);
+    }
+    int served = 0;
+    for (std::string const& spec : specs) {
+      std::optional<kv::any_policy> policy;
+      if (error_of([&] { policy = kv::parse(spec); }) != "") continue;
+      for (auto const decide : {llama_cpp::when::after_prefill, llama_cpp::when::every_decode}) {
+        CAPTURE(spec);
+        std::optional<llama_cpp::engine<kv::any_policy>> engine;
+        llama_cpp::engine_options options = exact(256, 64, 2);
+        options.decide = decide;
+        std::string const refused = error_of([&] { engine.emplace(model(), *policy, options); });
+        if (!refused.empty()) {
+          CHECK(refused.find(", but ") != std::string::npos);
+          continue;
+        }
+        ++served;
+        auto const serve = [&] {
+          reader<llama_cpp::engine<kv::any_policy>> one{*engine};
+          one.prefill(letters(150));
+          for (std::uint8_t const byte : letters(10)) one.step(byte);
+          one.prefill(letters(40));
+        };
+        CHECK(error_of(serve) == "");
+      }
+    }
+    MESSAGE(served, " served of ", 2 * specs.size());
+    CHECK(served > 60);
+  }
+
+  TEST_CASE("refusals: an element type whose blocks would hold channels of two heads") {
+    model_pointer const small_heads = gemma3(0);  // 16 channels
+    for (bool const flash : {true, false}) {
+      llama_cpp::engine_options options = exact(256, 64);
+      options.context.flash_attention = flash;
+      options.context.type_k = GGML_TYPE_Q8_0;
+      CHECK(
+          error_of_model(small_heads.get(), options) ==
+          "llama_cpp::engine: type_k = q8_0 with heads of 16 channels, but a block of this type has 32 channels, and a "
+          "head is whole blocks");
+    }
+    llama_cpp::engine_options options = exact(256, 64);
+    options.context.flash_attention = true;
+    options.context.type_v = GGML_TYPE_Q4_0;
+    CHECK(error_of_model(small_heads.get(), options) ==
+          "llama_cpp::engine: type_v = q4_0 with heads of 16 channels, but a block of this type has 32 channels, and a "
+          "head is whole blocks");
+  }
+
   TEST_CASE("refusals: a policy that needs a signal which quantised rows do not give") {
     llama_cpp::engine_options options = exact(256, 64);
     options.context.type_k = options.context.type_v = GGML_TYPE_Q8_0;
@@ -98,6 +209,9 @@ TEST_SUITE("llama_cpp") {
     llama_cpp::engine_options options = exact(256, 64);
     options.context.chunk = 0;
     CHECK(error_of_model(model(), options) == "llama_cpp::engine: chunk = 0, but it must be at least 1");
+    options = exact(256, 64, 256);
+    CHECK(error_of_model(model(), options) ==
+          "llama_cpp::engine: sequences = 256, but llama.cpp has at most 255 beside the engine's own");
     engine_type engine(model(), snapkv, exact(256, 64));
     reader<engine_type> one{engine};
     one.prefill(letters(200));
