@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "cell_watch.hpp"
 #include "context_options.hpp"
 #include "decode_watch.hpp"
 #include "token_batch.hpp"
@@ -137,16 +138,9 @@ class context {
   /// Takes the cells of positions [begin, end) from a sequence; -1 is the first or the last one.
   void remove(int sequence, llama_pos begin, llama_pos end) { llama_memory_seq_rm(memory(), sequence, begin, end); }
 
-  /// Refuses a sequence that somebody else has changed since the engine's last call: its tables would be wrong.
-  void check_untouched(char const* call, int sequence, llama_pos last) const {
-    llama_pos const found = llama_memory_seq_pos_max(memory(), sequence);
-    kv::expects(
-        found == last, call, "sequence",
-        [&] { return std::to_string(sequence) + ", whose last cell is at position " + std::to_string(found); },
-        [&] {
-          return "the engine left it at " + std::to_string(last) +
-                 ": cells are moved, shifted and removed by the engine's own calls only";
-        });
+  /// Refuses a sequence whose cells are not those that the engine left, at the ascending positions `left`.
+  void check_untouched(char const* call, int sequence, std::span<llama_pos const> left) const {
+    cell_watch(context_.get(), spare(), counter_, options_.count_cells).check(call, sequence, left);
   }
 
   /// Copies the rows of a token, those of all layers.
@@ -180,15 +174,14 @@ class context {
   /// llama.cpp has no call for this: a token of a spare sequence takes the free cell, which then changes hands. Returns
   /// the new cell, or `cell` if there is no lower one.
   int move_newest_down(int sequence, llama_pos position, int from) {
-    llama_seq_id const spare = options_.sequences;
-    bool const lower = take_cells(spare, position, 1) && new_cells().front() < from;
+    bool const lower = take_cells(spare(), position, 1) && new_cells().front() < from;
     int const to = lower ? new_cells().front() : from;
     if (lower) {
       copy_rows(from, to);
       remove(sequence, position, position + 1);
-      llama_memory_seq_cp(memory(), spare, sequence, -1, -1);
+      llama_memory_seq_cp(memory(), spare(), sequence, -1, -1);
     }
-    remove(spare, -1, -1);
+    remove(spare(), -1, -1);
     return to;
   }
 
@@ -206,6 +199,7 @@ class context {
     return taking.decode(context_.get()) == 0 && static_cast<int>(watch_.cells().size()) == tokens;
   }
 
+  [[nodiscard]] llama_seq_id spare() const { return options_.sequences; }
   [[nodiscard]] llama_memory_t memory() const { return llama_get_memory(context_.get()); }
   [[nodiscard]] int value_dim() const { return shape_.value_dim != 0 ? shape_.value_dim : shape_.head_dim; }
   static int row_bytes(ggml_type type, int dims) { return static_cast<int>(ggml_row_size(type, dims)); }
@@ -233,6 +227,7 @@ class context {
     watch_.end_probe();
     kv::expects(status == 0, "llama_cpp::engine", "model", "refused by llama.cpp",
                 "llama_decode reads no token with it");
+    counter_.learn(context_.get(), 1);
     detail::check_layers(watch_.layers(), watch_.stray());
     layer_tensors const& first = watch_.layers().front();
     shape_.query_heads = first.query_heads;
@@ -255,6 +250,7 @@ class context {
     add(0, 1, {&first_token, 1}, {}, false);
     kv::expects(decode(true), "llama_cpp::engine", "model", "without query rows in the graph of llama.cpp",
                 "a policy reads those that are multiplied with the keys");
+    counter_.learn(context_.get(), 2);
     captured_ = false;
     llama_memory_clear(memory(), true);
     clear_batch();
@@ -282,6 +278,7 @@ class context {
   kv::shape shape_{};
   kv::logit_options logits_{};
   decode_watch watch_;
+  cell_counter counter_;
   std::unique_ptr<llama_context, free_context> context_;
   std::vector<std::byte*> k_data_, v_data_;  ///< [layer]
   std::vector<float> queries_;               ///< [layer][row of a decode][query head][D]

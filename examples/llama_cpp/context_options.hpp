@@ -25,7 +25,8 @@ struct context_options {
   ggml_type type_k = GGML_TYPE_F16;
   ggml_type type_v = GGML_TYPE_F16;
   bool flash_attention = true;
-  bool keep_keys = false;  ///< keep a copy in float32 of keys that are quantised, for policies that read keys
+  bool keep_keys = false;   ///< keep a copy in float32 of keys that are quantised, for policies that read keys
+  bool count_cells = true;  ///< notice at each call cells which somebody else has removed amid a sequence
 };
 
 namespace detail {

@@ -128,6 +128,7 @@ class engine {
   void load(int sequence, std::span<std::byte const> from) {
     check_sequence("load", sequence);
     kv::expects(length(sequence) == 0, "load", "sequence", sequence, "it is in use: reset it before");
+    check_untouched("load", sequence);
     sequence_size header{};
     kv::expects(from.size() >= sizeof header, "load", "bytes", from.size(), "they end within the header");
     std::memcpy(&header, from.data(), sizeof header);
@@ -150,6 +151,7 @@ class engine {
     check_sequence("fork", to);
     kv::expects(from != to, "fork", "to", to, "it is the sequence that is copied");
     kv::expects(length(to) == 0, "fork", "to", to, "it is in use: reset it before");
+    check_untouched("fork", to);
     check_untouched("fork", from);
     begin("fork", to, tables().size_of(from), [&] { policy_.fork(from, to); });
   }
@@ -163,6 +165,7 @@ class engine {
   void adopt(int sequence, int tokens, Write const& write) {
     check_sequence("adopt", sequence);
     kv::expects(length(sequence) == 0, "adopt", "sequence", sequence, "it is in use: reset it before");
+    check_untouched("adopt", sequence);
     kv::expects(tokens >= 1, "adopt", "tokens", tokens, "at least one token is adopted");
     begin("adopt", sequence, {tokens, tokens, 0},
           [&] { policy_.append(sequence, tokens, 0), write(policy_.part(sequence)); });
@@ -201,7 +204,7 @@ class engine {
   }
   void check_untouched(char const* call, int sequence) const {
     check_sequence(call, sequence);
-    context_.check_untouched(call, sequence, tables().last_claimed(sequence));
+    context_.check_untouched(call, sequence, tables().claimed(sequence));
   }
 
   template <class Visit>

@@ -55,10 +55,7 @@ class sequence_tables {
   [[nodiscard]] int* cells(int sequence) { return cells_.data() + size(sequence) * size(bound_); }
   /// The positions that llama.cpp has for the cells of a sequence.
   [[nodiscard]] std::vector<llama_pos>& claimed(int sequence) { return claimed_[size(sequence)]; }
-  /// The position of the last cell; -1 if there is none.
-  [[nodiscard]] llama_pos last_claimed(int sequence) const {
-    return claimed_[size(sequence)].empty() ? -1 : claimed_[size(sequence)].back();
-  }
+  [[nodiscard]] std::vector<llama_pos> const& claimed(int sequence) const { return claimed_[size(sequence)]; }
   /// The length of a sequence at its last eviction; 0 if there was none.
   [[nodiscard]] int evicted_at(int sequence) const { return evicted_at_[size(sequence)]; }
   [[nodiscard]] int& evicted_at(int sequence) { return evicted_at_[size(sequence)]; }
