@@ -45,6 +45,7 @@ class context {
   [[nodiscard]] int cells() const { return cells_; }
   [[nodiscard]] int sequences() const { return options_.sequences; }
   [[nodiscard]] int chunk() const { return options_.chunk; }
+  [[nodiscard]] context_options const& options() const { return options_; }
   [[nodiscard]] int vocabulary() const { return vocabulary_; }
 
   /// The cache as the library sees it. `table` has the cells of each sequence.

@@ -24,6 +24,7 @@
 #include "engine_options.hpp"
 #include "free_cells.hpp"
 #include "policy_runner.hpp"
+#include "saved_sequence.hpp"
 
 namespace llama_cpp {
 
@@ -114,11 +115,8 @@ class engine {
   /// stays.
   [[nodiscard]] std::vector<std::byte> save(int sequence) {
     check_untouched("save", sequence);
-    sequence_size const header = tables().size_of(sequence);
-    std::vector<std::byte> made(sizeof header + policy_.saved_bytes(sequence));
-    std::memcpy(made.data(), &header, sizeof header);
-    policy_.save(sequence, std::span(made).subspan(sizeof header));
-    return made;
+    return detail::pack(context_.options(), tables().size_of(sequence), policy_.saved_bytes(sequence),
+                        [&](std::span<std::byte> to) { policy_.save(sequence, to); });
   }
 
   /// Brings a saved sequence back, into any slot that was reset, of any engine of the same model, policy and types. It
@@ -129,14 +127,9 @@ class engine {
     check_sequence("load", sequence);
     kv::expects(length(sequence) == 0, "load", "sequence", sequence, "it is in use: reset it before");
     check_untouched("load", sequence);
-    sequence_size header{};
-    kv::expects(from.size() >= sizeof header, "load", "bytes", from.size(), "they end within the header");
-    std::memcpy(&header, from.data(), sizeof header);
-    bool const sound = header.count >= 0 && header.count <= header.length && header.evicted_at >= 0 &&
-                       header.evicted_at <= header.length;
-    kv::expects(sound, "load", "bytes", "damaged", "the header's numbers contradict each other");
+    sequence_size const header = detail::unpack("load", context_.options(), from);
     begin("load", sequence, header, [&] {
-      policy_.load(sequence, from.subspan(sizeof header));
+      policy_.load(sequence, from.subspan(sizeof(detail::saved_header)));
       kv::expects(count(sequence) == header.count, "load", "bytes", "damaged",
                   [&] { return "the header says " + std::to_string(header.count) + " entries"; });
     });

@@ -14,7 +14,7 @@ namespace llama_cpp {
 
 namespace kv = kvpolicy;
 
-/// How long a sequence is, and how many cells it has. `save` writes this before the bytes of the library.
+/// How long a sequence is, and how many cells it has.
 struct sequence_size {
   int length = 0;      ///< tokens that were read
   int count = 0;       ///< cells
