@@ -76,6 +76,13 @@ class context {
                 [&] { return "a token has " + std::to_string(width) + " numbers"; });
     return static_cast<int>(rows.size() / width);
   }
+  /// Refuses ids that are none of the model's tokens.
+  void check_ids(char const* call, std::span<llama_token const> ids) const {
+    for (llama_token const id : ids) {
+      kv::expects(id >= 0 && id < vocabulary_, call, "token", id,
+                  [&] { return "the model has tokens 0 to " + std::to_string(vocabulary_ - 1); });
+    }
+  }
   template <class Rows>
   [[nodiscard]] Rows slice(Rows const& all, int at, int tokens) const {
     auto const part = [&](auto const& values, int each) {

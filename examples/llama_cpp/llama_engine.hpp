@@ -13,39 +13,40 @@
 
 #include <chrono>
 #include <cstddef>
-#include <cstring>
+#include <exception>
 #include <kvpolicy/kvpolicy.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "context.hpp"
+#include "decoder.hpp"
 #include "engine_options.hpp"
 #include "free_cells.hpp"
-#include "policy_runner.hpp"
 #include "saved_sequence.hpp"
+#include "stored_decision.hpp"
 
 namespace llama_cpp {
 
 /// A context and the states of its sequences. Each sequence has a slot from its first token until `reset`.
 ///
-/// - throws: `kvpolicy::invalid_argument`, one line, before anything was changed; `std::runtime_error` if llama.cpp
-///   fails. The tokens of a failed decode are removed again.
+/// - throws: `kvpolicy::invalid_argument`, one line; `std::runtime_error` if llama.cpp fails. After any exception the
+///   sequences are as before the call: what it has read is taken back.
 template <class Policy>
 class engine {
  public:
   /// - in: `with` must outlive the engine.
   /// - throws: also if the model or the policy cannot be served: see `context` and `policy_fit.hpp`.
   engine(llama_model* with, Policy const& policy, engine_options const& options = {})
-      : options_(options), context_(with, options.context), policy_(policy, context_, options.policy_threads) {}
+      : options_(options), decoder_(with, policy, options) {}
   engine(engine const&) = delete;
   engine& operator=(engine const&) = delete;
 
   /// Reads tokens in chunks, lets the policy observe each, and at the end decide, unless it decides by hand. A sequence
   /// may be read in several prefills: the turns of a conversation.
   ///
-  /// - in: visit(position, logits), if given, is called for each chunk with logits [token][vocabulary].
+  /// - in: visit(position, logits), if given, is called for each chunk with logits [token][vocabulary]. It may throw to
+  ///   cancel the prefill.
   /// - returns: the logits of the last token, valid until the next call.
   template <class Visit>
   std::span<float const> prefill(int sequence, token_rows const& from, Visit const& visit) {
@@ -63,12 +64,20 @@ class engine {
 
   /// Reads one token, or a few, of several sequences in one decode. Returns logits [sequence of the batch][vocabulary].
   std::span<float const> step(std::span<sequence_rows const> batch) {
-    forward("step", batch, false, {.observed = options_.observe_steps});
-    for (sequence_rows const& one : batch) rows_read_ += count(one.sequence);
-    if (options_.decide == when::every_decode) {
-      for (sequence_rows const& one : batch) evict(one.sequence);
+    decoder_.check_forward("step", batch);
+    std::vector<int> lengths;
+    for (sequence_rows const& one : batch) lengths.push_back(length(one.sequence));
+    std::int64_t read = 0;
+    try {
+      decoder_.forward("step", batch, false, {.observed = options_.observe_steps});
+      for (sequence_rows const& one : batch) read += count(one.sequence);
+      if (options_.decide == when::every_decode) evict_each(batch);
+    } catch (...) {
+      for (std::size_t i = 0; i < batch.size(); ++i) decoder_.take_back(batch[i].sequence, lengths[i]);
+      throw;
     }
-    return logits_;
+    rows_read_ += read;
+    return decoder_.logits();
   }
 
   /// Lets the policy decide about a sequence by the query rows of its last decode, and carries the decision out: kept
@@ -76,60 +85,54 @@ class engine {
   ///
   /// - throws: also if lanes would keep different numbers of entries.
   void evict(int sequence) {
-    check_untouched("evict", sequence);
-    int const before = count(sequence);
-    if (before == 0) return;
+    decoder_.check_untouched("evict", sequence);
+    if (count(sequence) == 0) return;
     seconds_ = {};
-    detail::timed(seconds_.decide, [&] { policy_.decide(sequence); });
-    detail::timed(seconds_.apply, [&] { policy_.apply(sequence); });
-    if (int const kept = count(sequence); kept < before) {
-      detail::timed(seconds_.cells, [&] { free_cells(context_, tables(), sequence, kept, before); });
-      tables().evicted_at(sequence) = length(sequence);
-    }
+    detail::timed(seconds_.decide, [&] { decoder_.policy().decide(sequence); });
+    carry_out(sequence, [&] { decoder_.policy().apply(sequence); });
   }
 
   /// Ends the request of a sequence: its cells are free, and its state is that of a new one.
   void reset(int sequence) {
-    check_sequence("reset", sequence);
-    context_.remove(sequence, -1, -1);
-    policy_.reset(sequence);
+    decoder_.check_sequence("reset", sequence);
+    decoder_.reset(sequence);
   }
 
   /// Rolls a sequence back to its first `position` tokens. Entries that were evicted stay evicted.
   ///
   /// - throws: also if the position is before the last eviction, where the lanes hold different tokens.
   void truncate(int sequence, int position) {
-    check_sequence("truncate", sequence);
+    decoder_.check_sequence("truncate", sequence);
     kv::expects(position >= 0 && position <= length(sequence), "truncate", "position", position,
                 [&] { return "the sequence has " + std::to_string(length(sequence)) + " tokens"; });
     kv::expects(position >= tables().evicted_at(sequence), "truncate", "position", position, [&] {
       return "the lanes hold different tokens since the eviction at " + std::to_string(tables().evicted_at(sequence));
     });
-    check_untouched("truncate", sequence);
+    decoder_.check_untouched("truncate", sequence);
     if (position == length(sequence)) return;
-    context_.remove(sequence, position, -1);
-    policy_.truncate(sequence, position);
+    decoder_.policy().truncate(sequence, position);
+    decoder_.context().remove(sequence, position, -1);
   }
 
   /// Copies a sequence to bytes: its rows, which tokens its lanes hold, and the state of the policy. The sequence
   /// stays.
   [[nodiscard]] std::vector<std::byte> save(int sequence) {
-    check_untouched("save", sequence);
-    return detail::pack(context_.options(), tables().size_of(sequence), policy_.saved_bytes(sequence),
-                        [&](std::span<std::byte> to) { policy_.save(sequence, to); });
+    decoder_.check_untouched("save", sequence);
+    return detail::pack(decoder_.context().options(), tables().size_of(sequence),
+                        decoder_.policy().saved_bytes(sequence),
+                        [&](std::span<std::byte> to) { decoder_.policy().save(sequence, to); });
   }
 
   /// Brings a saved sequence back, into any slot that was reset, of any engine of the same model, policy and types. It
   /// goes on as if it had never left. This costs a copy of the rows, and the start of a decode for each chunk.
   ///
-  /// - throws: also if the slot is in use, or the bytes are not those of such a sequence.
+  /// - throws: also if the slot is in use, or the bytes are not those of such a sequence. Any bit that has changed
+  ///   since `save` is noticed.
   void load(int sequence, std::span<std::byte const> from) {
-    check_sequence("load", sequence);
-    kv::expects(length(sequence) == 0, "load", "sequence", sequence, "it is in use: reset it before");
-    check_untouched("load", sequence);
-    sequence_size const header = detail::unpack("load", context_.options(), from);
-    begin("load", sequence, header, [&] {
-      policy_.load(sequence, from.subspan(sizeof(detail::saved_header)));
+    decoder_.check_empty("load", "sequence", sequence);
+    sequence_size const header = detail::unpack("load", decoder_.context().options(), from);
+    decoder_.begin("load", sequence, header, [&] {
+      decoder_.policy().load(sequence, from.subspan(sizeof(detail::saved_header)));
       kv::expects(count(sequence) == header.count, "load", "bytes", "damaged",
                   [&] { return "the header says " + std::to_string(header.count) + " entries"; });
     });
@@ -140,13 +143,12 @@ class engine {
   ///
   /// - throws: also if `to` is in use, or there are fewer free cells than `from` has.
   void fork(int from, int to) {
-    check_sequence("fork", from);
-    check_sequence("fork", to);
+    decoder_.check_sequence("fork", from);
+    decoder_.check_sequence("fork", to);
     kv::expects(from != to, "fork", "to", to, "it is the sequence that is copied");
-    kv::expects(length(to) == 0, "fork", "to", to, "it is in use: reset it before");
-    check_untouched("fork", to);
-    check_untouched("fork", from);
-    begin("fork", to, tables().size_of(from), [&] { policy_.fork(from, to); });
+    decoder_.check_empty("fork", "to", to);
+    decoder_.check_untouched("fork", from);
+    decoder_.begin("fork", to, tables().size_of(from), [&] { decoder_.policy().fork(from, to); });
   }
 
   /// Begins a sequence with `tokens` tokens whose rows the caller writes, instead of a prefill: rows that another
@@ -156,16 +158,14 @@ class engine {
   /// - throws: also if the sequence is in use, or there are not enough free cells.
   template <class Write>
   void adopt(int sequence, int tokens, Write const& write) {
-    check_sequence("adopt", sequence);
-    kv::expects(length(sequence) == 0, "adopt", "sequence", sequence, "it is in use: reset it before");
-    check_untouched("adopt", sequence);
+    decoder_.check_empty("adopt", "sequence", sequence);
     kv::expects(tokens >= 1, "adopt", "tokens", tokens, "at least one token is adopted");
-    begin("adopt", sequence, {tokens, tokens, 0},
-          [&] { policy_.append(sequence, tokens, 0), write(policy_.part(sequence)); });
+    decoder_.begin("adopt", sequence, {tokens, tokens, 0},
+                   [&] { decoder_.policy().append(sequence, tokens, 0), write(decoder_.policy().part(sequence)); });
   }
 
   /// The cache of a sequence as the library sees it, until the next call.
-  [[nodiscard]] kv::cache view(int sequence) { return policy_.part(sequence); }
+  [[nodiscard]] kv::cache view(int sequence) { return decoder_.policy().part(sequence); }
   /// The number of tokens that were read, which is the position of the next one.
   [[nodiscard]] int length(int sequence) const { return tables().length(sequence); }
   /// The number of cells that a sequence has, which is the number of entries of each of its lanes.
@@ -178,117 +178,98 @@ class engine {
   [[nodiscard]] std::span<int const> positions(kv::lane of) const { return tables().positions(of); }
   /// The cache rows of a layer that decoded tokens have read so far, those of all sequences together.
   [[nodiscard]] std::int64_t rows_read() const { return rows_read_; }
-  [[nodiscard]] kv::shape const& shape() const { return context_.shape(); }
-  [[nodiscard]] kv::report const& report() const { return policy_.report(); }
+  [[nodiscard]] kv::shape const& shape() const { return decoder_.context().shape(); }
+  [[nodiscard]] kv::report const& report() const { return decoder_.policy().report(); }
   /// The statistics of the last decision that was carried out.
-  [[nodiscard]] kv::apply_stats const& stats() const { return policy_.stats(); }
+  [[nodiscard]] kv::apply_stats const& stats() const { return decoder_.policy().stats(); }
   [[nodiscard]] eviction_seconds const& seconds() const { return seconds_; }
-  [[nodiscard]] Policy const& policy() const { return policy_.policy(); }
-  [[nodiscard]] llama_context* get() const { return context_.get(); }
+  [[nodiscard]] Policy const& policy() const { return decoder_.policy().policy(); }
+  [[nodiscard]] llama_context* get() const { return decoder_.context().get(); }
 
  private:
   static std::size_t size(int n) { return static_cast<std::size_t>(n); }
-  [[nodiscard]] sequence_tables& tables() { return policy_.tables(); }
-  [[nodiscard]] sequence_tables const& tables() const { return policy_.tables(); }
-
-  void check_sequence(char const* call, int sequence) const {
-    kv::expects(sequence >= 0 && sequence < context_.sequences(), call, "sequence", sequence,
-                [&] { return "the engine has " + std::to_string(context_.sequences()) + " sequences"; });
-  }
-  void check_untouched(char const* call, int sequence) const {
-    check_sequence(call, sequence);
-    context_.check_untouched(call, sequence, tables().claimed(sequence));
-  }
+  [[nodiscard]] sequence_tables& tables() { return decoder_.tables(); }
+  [[nodiscard]] sequence_tables const& tables() const { return decoder_.tables(); }
 
   template <class Visit>
   std::span<float const> read(int sequence, token_rows const& from, bool every_logit, Visit const& visit) {
-    int const tokens = context_.tokens_of("prefill", from.tokens, from.embeddings);
-    check_sequence("prefill", sequence);
+    int const tokens = decoder_.context().tokens_of("prefill", from.tokens, from.embeddings);
+    decoder_.check_untouched("prefill", sequence);
     kv::expects(tokens > 0, "prefill", "tokens", tokens, "at least one token is read");
-    if (options_.decide != when::every_decode) check_room("prefill", tokens);
-    int const chunks = (tokens + context_.chunk() - 1) / context_.chunk();
-    int at = 0;
-    for (int i = 0; i < chunks; ++i) {
-      int const some = (tokens - at + chunks - i - 1) / (chunks - i);  // chunks of nearly equal lengths
-      sequence_rows const one{sequence, context_.slice<token_rows>(from, at, some)};
-      int const position = length(sequence);
-      forward("prefill", {&one, 1}, every_logit, {.observed = true, .ends_turn = i == chunks - 1});
-      visit(position, std::span<float const>(logits_));
-      if (options_.decide == when::every_decode) evict(sequence);
-      at += some;
-    }
-    if (options_.decide == when::after_prefill) evict(sequence);
-    return std::span<float const>(logits_).last(size(context_.vocabulary()));
-  }
-
-  void check_room(char const* call, int tokens) const {
-    kv::expects(tokens <= free_count(), call, "tokens", tokens,
-                [&] { return "the cache has " + std::to_string(free_count()) + " free cells"; });
-  }
-
-  /// Decodes a batch, then adds its tokens to the tables and lets the policy observe them.
-  void forward(char const* call, std::span<sequence_rows const> batch, bool every_logit,
-               detail::decode_kind const& kind) {
-    int total = 0;
-    std::vector<bool> listed(size(context_.sequences()));
-    context_.clear_batch();
-    for (sequence_rows const& one : batch) {
-      check_untouched(call, one.sequence);
-      kv::expects(!listed[size(one.sequence)], call, "sequence", one.sequence, "a sequence is in a batch once");
-      listed[size(one.sequence)] = true;
-      int const tokens = context_.tokens_of(call, one.rows.tokens, one.rows.embeddings);
-      kv::expects(tokens > 0, call, "tokens", tokens, "a decode reads at least one token of each sequence");
-      total += tokens;
-      kv::expects(total <= context_.chunk(), call, "tokens", total,
-                  [&] { return "a decode has at most " + std::to_string(context_.chunk()) + " tokens"; });
-      context_.add(one.sequence, length(one.sequence), one.rows.tokens, one.rows.embeddings, every_logit);
-    }
-    check_room(call, total);
-    if (!context_.decode(kind.observed)) {
-      for (sequence_rows const& one : batch) context_.remove(one.sequence, length(one.sequence), -1);
-      throw std::runtime_error(std::string(call) + ": llama_decode failed; the sequences are as they were before");
-    }
-    context_.take_logits(logits_);
-    note(batch, kind.ends_turn);
-    if (kind.observed) {
-      for (sequence_rows const& one : batch) policy_.observe(one.sequence);
-    }
-  }
-
-  /// Adds the tokens of the last decode to counts, positions and state, in the cells where llama.cpp has put them.
-  void note(std::span<sequence_rows const> batch, bool ends_turn) {
-    policy_.begin_decode();
-    int first = 0;
-    for (sequence_rows const& one : batch) {
-      int const s = one.sequence;
-      int const tokens = context_.tokens_of("step", one.rows.tokens, one.rows.embeddings);
-      int const position = length(s);
-      tables().add(s, std::span(context_.new_cells()).subspan(size(first), size(tokens)));
-      policy_.append(s, tokens, position);
-      policy_.note(s, {first, tokens, ends_turn});
-      first += tokens;
-    }
-  }
-
-  /// Gives cells to a sequence that has none, for the last `count` of `length` tokens, and lets fill() write their rows
-  /// and entries.
-  template <class Fill>
-  void begin(char const* call, int sequence, sequence_size const& of, Fill const& fill) {
-    check_room(call, of.count);
+    decoder_.context().check_ids("prefill", from.tokens);
+    if (options_.decide != when::every_decode) decoder_.check_room("prefill", tokens);
+    int const chunks = (tokens + decoder_.context().chunk() - 1) / decoder_.context().chunk();
+    memory const before = remember(sequence, options_.decide == when::every_decode && chunks > 1);
     try {
-      context_.occupy(call, sequence, of.length - of.count, of.count, tables().cells(sequence));
-      fill();
+      int at = 0;
+      for (int i = 0; i < chunks; ++i) {
+        int const some = (tokens - at + chunks - i - 1) / (chunks - i);  // chunks of nearly equal lengths
+        sequence_rows const one{sequence, decoder_.context().slice(from, at, some)};
+        int const position = length(sequence);
+        decoder_.check_forward("prefill", {&one, 1});
+        decoder_.forward("prefill", {&one, 1}, every_logit, {.observed = true, .ends_turn = i == chunks - 1});
+        visit(position, std::span<float const>(decoder_.logits()));
+        if (options_.decide == when::every_decode) evict(sequence);
+        at += some;
+      }
+      if (options_.decide == when::after_prefill) evict(sequence);
     } catch (...) {
-      reset(sequence);
+      take_back(sequence, before);
       throw;
     }
-    tables().set(sequence, of);
+    return std::span<float const>(decoder_.logits()).last(size(decoder_.context().vocabulary()));
+  }
+
+  /// What a prefill takes a sequence back to if it fails.
+  struct memory {
+    int length = 0;
+    bool rows = false;               ///< `bytes` are those of `save`; else what the policy knows
+    std::vector<std::byte> bytes{};  ///< empty if the sequence is
+  };
+  /// - in: `evicted` says that evictions may come before the failure, so that rows move.
+  [[nodiscard]] memory remember(int sequence, bool evicted) {
+    if (length(sequence) == 0) return {};
+    return {length(sequence), evicted, evicted ? save(sequence) : decoder_.policy().remember(sequence)};
+  }
+  void take_back(int sequence, memory const& before) {
+    if (before.length == 0) return reset(sequence);
+    if (!before.rows) {
+      decoder_.context().remove(sequence, before.length, -1);
+      return decoder_.policy().restore(sequence, before.length, before.bytes);
+    }
+    reset(sequence);
+    try {
+      load(sequence, before.bytes);
+    } catch (std::exception const& error) {
+      throw std::runtime_error("prefill: it failed, and the sequence is reset, because it could not be restored: " +
+                               std::string(error.what()));
+    }
+  }
+
+  /// Decides about each sequence of a batch, and carries out nothing before all decisions are there.
+  void evict_each(std::span<sequence_rows const> batch) {
+    if (batch.size() == 1) return evict(batch.front().sequence);
+    seconds_ = {};
+    std::vector<stored_decision> decided;
+    detail::timed(seconds_.decide, [&] {
+      for (sequence_rows const& one : batch) decided.push_back(decoder_.policy().decide_for_later(one.sequence));
+    });
+    for (std::size_t i = 0; i < batch.size(); ++i)
+      carry_out(batch[i].sequence, [&] { decoder_.policy().apply(batch[i].sequence, decided[i]); });
+  }
+  /// Calls apply(), which moves the kept rows of a sequence together, and frees the cells behind them.
+  template <class Apply>
+  void carry_out(int sequence, Apply const& apply) {
+    int const before = count(sequence);
+    detail::timed(seconds_.apply, apply);
+    if (int const kept = count(sequence); kept < before) {
+      detail::timed(seconds_.cells, [&] { free_cells(decoder_.context(), tables(), sequence, kept, before); });
+      tables().evicted_at(sequence) = length(sequence);
+    }
   }
 
   engine_options options_;
-  context context_;
-  policy_runner<Policy> policy_;
-  std::vector<float> logits_;
+  decoder<Policy> decoder_;
   eviction_seconds seconds_{};
   std::int64_t rows_read_ = 0;
 };

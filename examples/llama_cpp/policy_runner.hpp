@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <kvpolicy/kvpolicy.hpp>
 #include <numeric>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "context.hpp"
 #include "policy_fit.hpp"
 #include "sequence_tables.hpp"
+#include "stored_decision.hpp"
 
 namespace llama_cpp {
 
@@ -70,11 +72,36 @@ class policy_runner {
   void decide(int sequence) {
     visit_signals(sequence, [&](auto const& in) { kv::decide(exec_, policy_, in, *state_, *plan_); });
   }
+  /// Decides about a sequence, and refuses what `apply` would refuse. The decision is carried out later: see `apply`.
+  [[nodiscard]] stored_decision decide_for_later(int sequence) {
+    decide(sequence);
+    kv::cache const one = part(sequence);
+    static_cast<void>(kv::detail::refuse_apply(exec_, applier(), *plan_, one, *state_));
+    return stored_decision(plan_->keep());
+  }
   /// Moves the kept rows of a sequence together, as decided.
   void apply(int sequence) {
     kv::cache one = part(sequence);
-    kv::engines::bound_policy<kv::engines::llama_cpp, Policy, kv::compact> const how{policy_, {}};
-    kv::apply(exec_, how, *plan_, one, *state_, &stats_);
+    kv::apply(exec_, applier(), *plan_, one, *state_, &stats_);
+  }
+  void apply(int sequence, stored_decision const& decided) {
+    decided.put_back(*plan_, state_->epochs(part(sequence).lanes.slots));
+    apply(sequence);
+  }
+
+  /// What the policy knows of a sequence and its entries, without their rows.
+  [[nodiscard]] std::vector<std::byte> remember(int sequence) {
+    std::vector<std::byte> made(kv::saved_bytes(exec_, all(), *state_, sequence, kv::rows::leave));
+    kv::save(exec_, all(), *state_, sequence, made, kv::rows::leave);
+    return made;
+  }
+  /// Forgets the tokens that were added since `remember`, of which the sequence had `length`. It was not evicted since.
+  void restore(int sequence, int length, std::span<std::byte const> from) {
+    if (tables_.length(sequence) > length) tables_.cut(sequence, length);
+    kv::cache cache = all();
+    kv::reset(exec_, cache, *state_, sequence);
+    kv::load(exec_, cache, *state_, sequence, from, kv::rows::leave);
+    note(sequence, {});
   }
 
   void reset(int sequence) {
@@ -102,6 +129,9 @@ class policy_runner {
   }
 
  private:
+  [[nodiscard]] kv::engines::bound_policy<kv::engines::llama_cpp, Policy, kv::compact> applier() const {
+    return {policy_, {}};
+  }
   [[nodiscard]] kv::cache all() { return context_->view(tables_.lanes(), tables_.cell_table()); }
 
   /// Calls visit(signals) with the signals that the context has: rows that are quantised are not among them. A prefill

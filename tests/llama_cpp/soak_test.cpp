@@ -115,6 +115,18 @@ TEST_SUITE("llama_cpp") {
       engine.reset(s);
       engine.load(s, saved);
     };
+    int cancelled = 0;
+    auto const cancel = [&](int s) {  // in its first chunk or its second
+      request& of = *all[static_cast<std::size_t>(s)];
+      bytes const text = of.there.text;
+      int left = 1 + below(2);
+      auto const stop = [&](int, std::span<float const>) {
+        if (--left == 0) throw std::runtime_error("cancelled");
+      };
+      CHECK_THROWS_WITH_AS(of.there.prefill(stretch(of.next, 130), stop), "cancelled", std::runtime_error);
+      of.there.text = text;
+      ++cancelled;
+    };
     auto const decode = [&] {
       std::vector<llama_cpp::sequence_rows> batch;
       std::vector<bytes> fed;
@@ -147,6 +159,8 @@ TEST_SUITE("llama_cpp") {
         roll_back(s);
       } else if (what < 9) {
         read(s);
+      } else if (what < 11) {
+        cancel(s);
       } else {
         decode();
       }
@@ -154,8 +168,8 @@ TEST_SUITE("llama_cpp") {
       for (int each = 0; each < sequences; ++each) used += engine.count(each);
       REQUIRE(engine.free_count() == 1024 - used);
     }
-    MESSAGE(steps, " steps, ", forks, " forks, largest difference of a logit ", furthest, ", lanes that differ ",
-            other_lanes, " of ", lanes, ", by ", most_others, " entries at most");
+    MESSAGE(steps, " steps, ", forks, " forks, ", cancelled, " cancelled prefills, largest difference of a logit ",
+            furthest, ", lanes that differ ", other_lanes, " of ", lanes, ", by ", most_others, " entries at most");
     CHECK(furthest < 1e-3);
     CHECK(other_lanes <= lanes / 1000);
     CHECK(most_others <= 7);
