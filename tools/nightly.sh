@@ -88,7 +88,8 @@ cuda_libraries() {
 
 slow() {
   if command -v nvcc > /dev/null; then
-    cmake --preset cuda && cmake --build --preset cuda --target kvpolicy_cuda_vocabulary kvpolicy_gpu_tests tensor_parallel_cuda || return 1
+    cmake --preset cuda && cmake --build --preset cuda --target own_scorer_cuda kvpolicy_cuda_vocabulary kvpolicy_gpu_tests tensor_parallel_cuda &&
+      ctest --preset cuda -L gpu || return 1
   fi
   cmake --preset release && cmake --build --preset release --target all demo_full kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
 }

@@ -310,7 +310,8 @@ class evictor_on final : public evictor {
                    .k = plane(of.keys),
                    .v = plane(of.values),
                    .where = kv::identity_map(of.capacity, sequences_)};
-    made.lanes = {.sequences = sequences_,
+    made.lanes =
+        kv::lanes{.sequences = sequences_,
                   .layer_end = model_.sizes.layers,
                   .heads = model_.sizes.kv_heads,
                   .bound = of.capacity,

@@ -98,12 +98,12 @@ class layer_rows {
       }
     }
     auto const of_layer = static_cast<std::int64_t>(sequences);
-    view_.rows = {.element = first.element,
-                  .dims = static_cast<int>(first.channels),
-                  .token = first.row,
-                  .head = first.head,
-                  .dim = first.channel,
-                  .bases = {.data = memory.put(bases), .layer = layers.size() > 1 ? of_layer : 0, .unit = 1}};
+    view_.rows = kv::plane{.element = first.element,
+                           .dims = static_cast<int>(first.channels),
+                           .token = first.row,
+                           .head = first.head,
+                           .dim = first.channel,
+                           .bases = {.data = memory.put(bases), .layer = layers.size() > 1 ? of_layer : 0, .unit = 1}};
     view_.where = kv::identity_map(static_cast<int>(first.count), static_cast<int>(sequences));
   }
 

@@ -46,6 +46,33 @@ void erases(Budget const& limit, kv::budget_scope scope = kv::budget_scope::lane
 }  // namespace
 
 TEST_SUITE("budget/budget") {
+  TEST_CASE("whole blocks are lost, at least one stays, and a lane that fits into its budget keeps all") {
+    kv::whole_blocks const limit{.tokens = 64, .block = 32};
+    CHECK(limit({}, 64) == 64);
+    CHECK(limit({}, 300) == 44);  // 300 = 9 * 32 + 12, and one block fits beside the twelve
+    CHECK(limit({}, 500) == 52);
+    CHECK(limit({}, 65) == 33);
+    CHECK(kv::whole_blocks{.tokens = 16, .block = 32}({}, 100) == 36);  // less than a block and the tail
+    for (int count = 1; count < 400; ++count) {
+      for (int tokens : {1, 31, 32, 33, 100, 128}) {
+        int const kept = std::min(count, kv::whole_blocks{tokens, 32}({}, count));
+        CHECK((count - kept) % 32 == 0);
+        CHECK((kept <= tokens || kept < 64));
+        CHECK((kept == count || kept > tokens - 32));
+      }
+    }
+    erases(limit);
+    CHECK(kv::to_string(limit) == "budget(64, block=32)");
+    CHECK(kv::parse("knorm | budget(64, block=32)").budget == kv::any_budget(limit));
+    CHECK(refusal(kv::whole_blocks{.block = 0}) == "here: budget.block = 0, but a block has at least one entry");
+    for (char const* const with :
+         {"ratio=0.5, block=8", "64, block=8, scope=layer", "64, block=8, by=ramp", "64, block=-1"}) {
+      CHECK(error_of([&] {
+              static_cast<void>(kv::parse(std::string("knorm | budget(") + with + ")"));
+            }).find("budget.block = ") != std::string::npos);
+    }
+  }
+
   TEST_CASE("a budget in tokens is the same for every lane, whatever it holds") {
     for (int count : {0, 1, 7, 100000}) {
       CHECK(kv::per_lane{7}({}, count) == 7);

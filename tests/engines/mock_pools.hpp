@@ -10,6 +10,7 @@
 #include <kvpolicy/engines/tensorrt_llm.hpp>
 #include <kvpolicy/engines/vllm.hpp>
 #include <ostream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -239,16 +240,18 @@ struct sglang_mock : mock_pool {
 
 struct vllm_mock : mock_pool {
   using engine = engines::vllm;
-  static constexpr int variants = 9;
+  static constexpr int variants = 10;
   static constexpr bool packed = true;
   static constexpr bool paged = true;
   static constexpr std::array orders{engine::flash_attention, engine::flash_infer_nhd, engine::flash_infer_hnd,
                                      engine::packed_lbhn,     engine::packed_lbnh,     engine::packed_lhbn,
-                                     engine::packed_blhn,     engine::packed_blnh,     engine::packed_bhln};
+                                     engine::packed_blhn,     engine::packed_blnh,     engine::packed_bhln,
+                                     engine::cpu_keys};
   explicit vllm_mock(pool_options const& options) : mock_pool(options, options.page) {
     std::int64_t const layer = 2LL * units() * page() * how.heads * how.dims;
-    std::int64_t const side = how.variant == 0 ? layer / 2 : std::int64_t{page()} * how.heads * how.dims;
-    if (how.variant >= 3) {
+    std::int64_t const heads = how.variant == 9 ? 1 : how.heads;
+    std::int64_t const side = how.variant == 0 ? layer / 2 : page() * heads * how.dims;
+    if (how.variant >= 3 && how.variant < 9) {
       base = allocate(layer * how.layers);
       return;
     }
@@ -260,6 +263,7 @@ struct vllm_mock : mock_pool {
   kv::cache view() {
     engine const pool{.shape = model(),
                       .order = orders[static_cast<std::size_t>(how.variant)],
+                      .value_order = how.variant == 9 ? engine::cpu_values : std::string_view{},
                       .base = base,
                       .k = k.empty() ? nullptr : k.data(),
                       .v = v.empty() ? nullptr : v.data(),
@@ -292,6 +296,8 @@ struct vllm_mock : mock_pool {
         return at(base, ((((b * L + l) * H + h) * N + n) * 2 + s) * D + d);
       case 7:
         return at(base, ((((b * L + l) * N + n) * H + h) * 2 + s) * D + d);
+      case 9:
+        return at(own, ((b * H + h) * 2 + s) * N * D + (side == of::keys ? d * N + n : n * D + d));
       default:
         return at(base, ((((b * H + h) * L + l) * N + n) * 2 + s) * D + d);
     }

@@ -52,6 +52,8 @@ kv::any_budget any_limit(dice& random) {
       [[fallthrough]];
     default:
       limit = kv::per_lane{any_count(random)};
+      if (!random.chance(30)) break;
+      return kv::whole_blocks{any_count(random), 1 + random.below(64)};
   }
   limit.shared_by =
       random.one_of<kv::budget_scope>({kv::budget_scope::lane, kv::budget_scope::layer, kv::budget_scope::global});

@@ -102,6 +102,34 @@ struct per_lane {
   friend bool operator==(per_lane const&, per_lane const&) = default;
 };
 
+namespace detail {
+/// The most entries that are whole blocks and what is behind them, at least one block; all of `count` up to `tokens`.
+[[nodiscard]] KVPOLICY_HD constexpr int whole_blocks_of(int tokens, int block, int count) {
+  if (count <= tokens) return tokens;
+  int const tail = count % block;
+  int const fitting = tokens > tail ? (tokens - tail) / block : 0;
+  return tail + (fitting > 1 ? fitting : 1) * block;
+}
+}  // namespace detail
+
+/// At most `tokens` entries for each lane, so that a lane loses whole blocks: of `count` entries those behind the last
+/// whole block count, and as many blocks as fit, at least one. It is for engines that give back whole blocks, and for
+/// caches whose lanes hold equally many entries.
+struct whole_blocks {
+  int tokens = 1024;
+  int block = 16;  ///< entries of a block
+  static constexpr auto name = "budget";
+  static constexpr auto fields() {
+    return make_fields(field{"", &whole_blocks::tokens}, field{"block", &whole_blocks::block});
+  }
+  void check(char const* call) const {
+    detail::check_tokens(call, tokens);
+    expects(block > 0, call, "budget.block", block, "a block has at least one entry");
+  }
+  KVPOLICY_HD constexpr int operator()(lane, int count) const { return detail::whole_blocks_of(tokens, block, count); }
+  friend bool operator==(whole_blocks const&, whole_blocks const&) = default;
+};
+
 /// `tokens` entries for each lane of a layer on average: the lanes pool their budgets, and the entries with the highest
 /// scores of all these lanes are kept. Each lane is guaranteed its int(floor_part * tokens) best entries (AdaKV, Feng
 /// et al. 2024, arXiv:2407.11550, with its safeguard). Ties go to the lower (head, ordinal). The total is exact.

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/engines/capabilities.hpp>
 #include <kvpolicy/engines/tensor.hpp>
+#include <utility>
 
 namespace KVPOLICY_NAMESPACE::engines {
 
@@ -11,14 +12,17 @@ namespace KVPOLICY_NAMESPACE::engines {
 struct vllm {
   /// Orders of axes, see `extents`. In an order without L each layer has a tensor of its own.
   static constexpr std::string_view flash_attention = "SBNHD", flash_infer_nhd = "BSNHD", flash_infer_hnd = "BSHND";
+  /// Attention on a processor without AMX: in each block and head the keys, transposed, and then the values.
+  static constexpr std::string_view cpu_keys = "BHSDN", cpu_values = "BHSND";
   static constexpr std::string_view packed_lbhn = "LBHNSD", packed_lbnh = "LBNHSD", packed_lhbn = "LHBNSD",
                                     packed_blhn = "BLHNSD", packed_blnh = "BLNHSD", packed_bhln = "BHLNSD";
 
   kvpolicy::shape shape{};
   std::string_view order = flash_attention;
-  std::byte* base = nullptr;      ///< the tensor of all layers, if the order has L
-  std::byte* const* k = nullptr;  ///< otherwise one pointer for each layer, to the beginning of its keys
-  std::byte* const* v = nullptr;  ///< the same for its values
+  std::string_view value_order{};  ///< of the values, if it is another one
+  std::byte* base = nullptr;       ///< the tensor of all layers, if the order has L
+  std::byte* const* k = nullptr;   ///< otherwise one pointer for each layer, to the beginning of its keys
+  std::byte* const* v = nullptr;   ///< the same for its values
   codec element = codec::bf16;
   int row_bytes = 0;    ///< for an opaque type: bytes of one head's key, and of its value
   int num_blocks = 0;   ///< block 0 is the null block
@@ -33,12 +37,18 @@ struct vllm {
                                     .prefix_reuse = true,
                                     .opaque = "fp8, int8"};
 
-  /// - throws: `invalid_argument` if `order` is not an order of axes with S, if the pointers that it needs are null, if
-  ///   keys and values have different head sizes, or if rows are opaque and `row_bytes` is not given.
+  /// - throws: `invalid_argument` if an order is not one of axes with S, if only one of both has L, if the pointers that
+  ///   they need are null, if keys and values have different head sizes, or if rows are opaque and `row_bytes` is not
+  ///   given.
   [[nodiscard]] cache view(lanes const& batch) const {
     bool const together = order.find('L') != std::string_view::npos;
-    expects(is_order(order) && order.find('S') != std::string_view::npos, "vllm.view", "order", order,
-            "an order names each of S, B, N, H, D once, and L if there is one tensor for all layers");
+    std::string_view const of_values = value_order.empty() ? order : value_order;
+    for (auto const& [name, each] : {std::pair{"order", order}, std::pair{"value_order", of_values}}) {
+      expects(is_order(each) && each.find('S') != std::string_view::npos &&
+                  (each.find('L') != std::string_view::npos) == together,
+              "vllm.view", name, each,
+              "an order names each of S, B, N, H, D once, and L if there is one tensor for all layers");
+    }
     expects(together ? base != nullptr : k != nullptr && v != nullptr, "vllm.view", together ? "base" : "k and v",
             "null", together ? "one tensor holds all layers" : "every layer has a tensor of its own");
     detail::check_packed("vllm.view", shape);
@@ -49,7 +59,7 @@ struct vllm {
     return {.shape = shape,
             .lanes = batch,
             .k = dense_plane(order, of, element, keys, 0),
-            .v = dense_plane(order, of, element, values, 1),
+            .v = dense_plane(of_values, of, element, values, 1),
             .where = kvpolicy::block_table({block_table, max_blocks}, block_size, num_blocks)};
   }
 };

@@ -38,6 +38,7 @@ struct budget_numbers {
 
   amount of = amount::tokens;
   int tokens = 1024;
+  int block = 0;  ///< of `tokens` for each lane: the entries of a block, of which whole ones are lost; 0: any number is
   double drop = 0;
   std::int64_t bytes = 0;
   budget_scope shared_by = budget_scope::lane;
@@ -68,6 +69,7 @@ struct budget_numbers {
     if (of == amount::ratio) return drop_ratio{drop, round}(this_lane, count);
     if (of == amount::bytes) return in_bytes{bytes}(this_lane, count);
     if (calls.share.there()) return calls.share(this_lane, count);
+    if (block > 0) return whole_blocks_of(tokens, block, count);
     return of == amount::tokens ? tokens : 0x7FFFFFFF;
   }
   [[nodiscard]] KVPOLICY_HD constexpr budget_scope scope() const { return shared_by; }
@@ -114,7 +116,7 @@ struct budget_numbers {
   }
 
   friend bool operator==(budget_numbers const& a, budget_numbers const& b) {  // a comparison of tuples compiles slowly
-    return a.of == b.of && a.tokens == b.tokens && a.drop == b.drop && a.bytes == b.bytes &&
+    return a.of == b.of && a.tokens == b.tokens && a.block == b.block && a.drop == b.drop && a.bytes == b.bytes &&
            a.shared_by == b.shared_by && a.says_lane == b.says_lane && a.floor_part == b.floor_part &&
            a.floor_tokens == b.floor_tokens && a.round == b.round && a.held == b.held && a.by == b.by &&
            a.shares == b.shares && a.table == b.table && a.in_table.data == b.in_table.data &&
@@ -134,6 +136,10 @@ struct any_budget : detail::budget_numbers {
 
   any_budget() = default;
   any_budget(per_lane from) { tokens = from.tokens; }
+  any_budget(whole_blocks from) {
+    tokens = from.tokens;
+    block = from.block;
+  }
   any_budget(per_layer from) {
     tokens = from.tokens;
     shared_by = budget_scope::layer;
@@ -189,6 +195,9 @@ struct any_budget : detail::budget_numbers {
     if (of == amount::ratio) drop_ratio{drop, round}.check(call);
     if (of == amount::bytes) in_bytes{bytes}.check(call);
     own.check(call);
+    expects(block >= 0, call, "budget.block", block, "a block has at least one entry; 0: entries are not in blocks");
+    expects(block == 0 || (of == amount::tokens && by == sharing::fixed && shared_by == budget_scope::lane), call,
+            "budget.block", block, "whole blocks are of a number of tokens, the same for every lane");
     detail::check_floor(call, floor_part, floor_tokens);
     char const* const shared = "a lane that shares with nobody has no floor: scope=layer or scope=global";
     expects(floor_part == 0 || shared_by != budget_scope::lane, call, "budget.floor", floor_part, shared);
@@ -229,6 +238,7 @@ namespace detail {
   if (limit.of == any_budget::amount::unlimited) return to_string(unlimited{});
   std::string text = "budget(";
   if (limit.of == any_budget::amount::tokens) text += to_string(limit.tokens);
+  if (limit.block > 0) text += ", block=" + to_string(limit.block);
   if (limit.of == any_budget::amount::ratio) text += "ratio=" + to_string(limit.drop);
   if (limit.of == any_budget::amount::bytes) text += "bytes=" + to_string(limit.bytes);
   if (limit.round != rounding{}) text += ", rounding=" + to_string(limit.round);

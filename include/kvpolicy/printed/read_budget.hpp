@@ -9,6 +9,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// The arguments of `budget` in a spec.
 struct budget_arguments {
   int tokens = 0;
+  int block = 0;
   double drop = 0;
   std::int64_t bytes = 0;
   budget_scope scope = budget_scope::lane;
@@ -29,7 +30,8 @@ struct budget_arguments {
                        field{"by", &budget_arguments::by}, field{"beta", &budget_arguments::beta},
                        field{"rule", &budget_arguments::rule}, field{"table", &budget_arguments::table},
                        field{"floor_tokens", &budget_arguments::floor_tokens}, field{"least", &budget_arguments::least},
-                       field{"cap", &budget_arguments::cap}, field{"held", &budget_arguments::held});
+                       field{"cap", &budget_arguments::cap}, field{"held", &budget_arguments::held},
+                       field{"block", &budget_arguments::block});
   }
 };
 
@@ -72,6 +74,7 @@ inline any_budget read_budget(spec_part const& from) {
   any_budget made;
   made.of = by_ratio ? any_budget::amount::ratio : by_bytes ? any_budget::amount::bytes : any_budget::amount::tokens;
   made.tokens = with.tokens;
+  made.block = with.block;
   made.drop = with.drop;
   made.bytes = with.bytes;
   made.shared_by = with.scope;
