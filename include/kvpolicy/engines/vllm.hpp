@@ -37,7 +37,8 @@ struct vllm {
                                     .prefix_reuse = true,
                                     .opaque = "fp8, int8"};
 
-  /// - throws: `invalid_argument` if an order is not one of axes with S, if only one of both has L, if the pointers that
+  /// - throws: `invalid_argument` if an order is not one of axes with S, if only one of both has L, if the pointers
+  /// that
   ///   they need are null, if keys and values have different head sizes, or if rows are opaque and `row_bytes` is not
   ///   given.
   [[nodiscard]] cache view(lanes const& batch) const {
