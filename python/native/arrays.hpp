@@ -86,4 +86,21 @@ inline numbers numbers_of(char const* call, std::string const& name, array const
   return made;
 }
 
+/// Describes the blocks of sequences.
+///
+/// - throws: `invalid_argument` for another element type, or another number of axes.
+inline block_lists blocks_of(char const* call, array const& of) {
+  nb::dlpack::dtype const type = of.dtype();
+  bool const is_int = type.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Int) && type.bits == 32;
+  kv::expects(is_int && type.lanes == 1, call, "blocks.dtype", std::to_string(type.bits) + " bits", "blocks are int32");
+  kv::expects(
+      of.ndim() == 2 && of.stride(1) == 1, call, "blocks.shape", [&] { return shape_text(of); },
+      "the axes are sequence and block, which is contiguous");
+  return {.data = static_cast<int const*>(of.data()),
+          .sequences = static_cast<std::int64_t>(of.shape(0)),
+          .width = static_cast<std::int64_t>(of.shape(1)),
+          .sequence = of.stride(0),
+          .device = device_of(of)};
+}
+
 }  // namespace kvpolicy_python

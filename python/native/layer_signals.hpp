@@ -23,8 +23,9 @@ struct model_shape {
 struct given_rows {
   std::vector<rows> keys;
   std::vector<rows> values;
-  std::optional<numbers> scores;  ///< [layer, sequence, KV head, entry]
-  std::vector<rows> turn{};       ///< the query rows of a turn
+  std::optional<numbers> scores;        ///< [layer, sequence, KV head, entry]
+  std::vector<rows> turn{};             ///< the query rows of a turn
+  std::optional<block_lists> blocks{};  ///< then keys and values are those of a pool: [block, token, KV head, channel]
 };
 
 /// What a forward shows of one layer: the rows and the numbers of new tokens. Each is optional. The last one is that of
@@ -56,8 +57,10 @@ class layer_signals {
         sequences_(lanes.sequences),
         longest_(std::move(longest)),
         layers_(lanes.layers()),
+        blocks_(given.blocks),
         memory(exec),
         all(lanes) {
+    if (blocks_) check_batch(call, "blocks", blocks_->sequences, sequences_);
     add("keys", given.keys, model.sizes.head_dim, [&](kv::row_view const& view) {
       keys_ = {view, {.scale = model.scale, .soft_cap = model.soft_cap}};
       all.add(keys_);
@@ -79,12 +82,14 @@ class layer_signals {
     kv::expects(std::ssize(given) == layers_, call_, name, std::to_string(given.size()) + " layers",
                 [&] { return "there are " + std::to_string(layers_); });
     rows const& first = given.front();
-    check_batch(call_, name, first.sequences, sequences_);
-    kv::expects(first.heads == model_.sizes.kv_heads, call_, shape, std::to_string(first.heads) + " heads",
+    if (!blocks_) check_batch(call_, name, first.sequences, sequences_);
+    std::int64_t const heads = blocks_ ? first.count : first.heads;
+    kv::expects(heads == model_.sizes.kv_heads, call_, shape, std::to_string(heads) + " heads",
                 [&] { return "the model has " + std::to_string(model_.sizes.kv_heads) + " KV heads"; });
     kv::expects(first.channels == channels, call_, shape, std::to_string(first.channels) + " channels",
                 [&] { return "a row has " + std::to_string(channels) + " channels"; });
-    offer(layer_rows(call_, name, given, longest_, memory).view());
+    offer(blocks_ ? rows_in_blocks(call_, name, given, *blocks_, longest_, memory)
+                  : layer_rows(call_, name, given, longest_, memory).view());
   }
 
   void add_scores(numbers const& from) {
@@ -111,6 +116,7 @@ class layer_signals {
   int sequences_;
   std::vector<int> longest_;
   int layers_;
+  std::optional<block_lists> blocks_;
   kv::keys keys_{};
   kv::values values_{};
   kv::external_scores scores_{};

@@ -82,8 +82,10 @@ void observe(evictor& self, int layer, std::optional<array> const& queries, std:
 }
 
 nb::tuple decide(evictor& self, std::vector<array> const& keys, std::vector<array> const& values,
-                 std::optional<array> const& scores, std::vector<array> const& turn_queries) {
+                 std::optional<array> const& scores, std::vector<array> const& turn_queries,
+                 std::optional<array> const& blocks) {
   given_rows given{rows_of_layers("decide", "keys", keys), rows_of_layers("decide", "values", values), {}};
+  if (blocks) given.blocks = blocks_of("decide", *blocks);
   if (scores) given.scores = numbers_of("decide", "scores", *scores);
   given.turn = rows_of_layers("decide", "turn_queries", turn_queries);
   decision made;
@@ -141,10 +143,12 @@ void add_evictor(nb::module_& to) {
           "`birth_score`, float32 [sequence, KV head, token], are the numbers of new tokens.")
       .def(
           "decide", &decide, "keys"_a = std::vector<array>{}, "values"_a = std::vector<array>{},
-          "scores"_a = nb::none(), "turn_queries"_a = std::vector<array>{},
+          "scores"_a = nb::none(), "turn_queries"_a = std::vector<array>{}, nb::kw_only(), "blocks"_a = nb::none(),
           "Decides what each lane keeps, from the keys and values of every layer, each an array [sequence, KV head, "
           "row, channel] whose last rows are the entries of a sequence. Where heads of a layer hold unequal numbers, "
-          "all begin where the longest one does. `scores` [layer, sequence, KV head, entry] are those of the policy "
+          "all begin where the longest one does. `blocks`, int32 [sequence, block], says that keys and values are the "
+          "tensors of a pool, [block, token, KV head, channel] in any strides: a sequence's entries are the tokens of "
+          "its blocks, in their order. `scores` [layer, sequence, KV head, entry] are those of the policy "
           "`external`.\n\n"
           "Returns (indptr, indices, report): lane i keeps the entries indices[indptr[i]:indptr[i + 1]], ascending, "
           "and "

@@ -43,6 +43,15 @@ struct numbers {
   }
 };
 
+/// The blocks of a pool that sequences hold, in their order: int32 [sequence, block].
+struct block_lists {
+  int const* data = nullptr;
+  std::int64_t sequences = 0;
+  std::int64_t width = 0;
+  std::int64_t sequence = 0;  ///< the stride of an axis, in numbers; blocks of a sequence are contiguous
+  std::string device = "cpu";
+};
+
 /// Memory of an executor for the tables of one call. Of the host's, it is the table itself.
 template <class Executor>
 class tables_of_call {
@@ -112,5 +121,46 @@ class layer_rows {
  private:
   kv::row_view view_{};
 };
+
+/// Keys or values in the blocks of a pool, of several layers, as a signal's rows. The axes of an array are block,
+/// token, KV head and channel; entry e of a sequence is token e mod size of its block e / size.
+///
+/// - in: `longest` are the entries of the longest head, [layer, sequence].
+/// - throws: `invalid_argument` if layers have different layouts, or a sequence has more entries than rows in its
+/// blocks,
+///   or, of lists in host memory, if a block is not one of the pool.
+template <class Executor>
+[[nodiscard]] kv::row_view rows_in_blocks(char const* call, std::string const& name, std::vector<rows> const& layers,
+                                          block_lists const& blocks, std::vector<int> const& longest,
+                                          tables_of_call<Executor>& memory) {
+  rows const& first = layers.front();
+  std::int64_t const pool = first.sequences, size = first.heads;
+  std::vector<std::byte*> bases;
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    kv::expects(same_layout(layers[l], first) && layers[l].sequence == first.sequence, call,
+                name + " of layer " + std::to_string(l), "another shape or layout",
+                "all layers have the shape, the element type and the strides of layer 0");
+    bases.push_back(const_cast<std::byte*>(layers[l].data));
+  }
+  for (std::size_t i = 0; i < longest.size(); ++i) {
+    auto const s = static_cast<std::int64_t>(i) % blocks.sequences;
+    std::int64_t const used = (longest[i] + size - 1) / size;
+    kv::expects(used <= blocks.width, call, "blocks.shape", std::to_string(blocks.width) + " blocks",
+                [&] { return "sequence " + std::to_string(s) + " has " + std::to_string(longest[i]) + " entries"; });
+    for (std::int64_t b = 0; b < used && blocks.device == "cpu"; ++b) {
+      int const block = blocks.data[s * blocks.sequence + b];
+      kv::expects(block >= 0 && block < pool, call, "blocks", block,
+                  [&] { return "the pool has " + std::to_string(pool) + " blocks"; });
+    }
+  }
+  return {.rows = kv::plane{.element = first.element,
+                            .dims = static_cast<int>(first.channels),
+                            .unit = first.sequence,
+                            .token = first.head,
+                            .head = first.row,
+                            .dim = first.channel,
+                            .bases = {.data = memory.put(bases), .layer = layers.size() > 1 ? 1 : 0}},
+          .where = kv::block_table({blocks.data, blocks.sequence}, static_cast<int>(size), pool)};
+}
 
 }  // namespace kvpolicy_python

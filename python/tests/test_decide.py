@@ -256,3 +256,38 @@ def test_an_admission_keeps_its_window_and_what_the_gate_admits():
         kvpolicy.decide("admit: write_gate | window(8); evict: knorm | budget(4)", birth_score=gates)
     with pytest.raises(ValueError, match="column 21 = windw"):
         kvpolicy.decide("admit: write_gate | windw(8)", birth_score=gates)
+
+
+@pytest.mark.parametrize("spec", ["snapkv(window=8) | budget(24)", "knorm | budget(30, block=16)", "tova | budget(9)"])
+def test_entries_in_the_blocks_of_a_pool_are_those_of_an_array(spec):
+    """Pools as vLLM's: keys transposed within a block, values not."""
+    random = np.random.default_rng(5)
+    layers, sequences, heads, size, dims, counts = 2, 2, 2, 16, 8, [70, 33]
+    keys, values = (random.standard_normal((layers, sequences, heads, 80, dims)).astype(np.float32) for _ in range(2))
+    queries = random.standard_normal((layers, sequences, 4, 8, dims)).astype(np.float32)
+    blocks = np.array([[9, 2, 5, 11, 0], [7, 3, 4, 1, 6]], np.int32)
+    pools = [(np.zeros((12, heads, dims, size), np.float32), np.zeros((12, heads, size, dims), np.float32)) for _ in range(layers)]
+    for layer, (of_keys, of_values) in enumerate(pools):
+        for sequence in range(sequences):
+            for at, block in enumerate(blocks[sequence]):
+                rows = slice(at * size, at * size + size)
+                of_keys[block] = keys[layer, sequence, :, rows].transpose(0, 2, 1)
+                of_values[block] = values[layer, sequence, :, rows]
+
+    def decided(decide):
+        evictor = kvpolicy.Evictor(spec, layers=layers, query_heads=4, kv_heads=heads, head_dim=dims, sequences=sequences)
+        evictor.append(counts)
+        for layer in range(layers):
+            evictor.observe(layer, queries[layer])
+        return decide(evictor)
+
+    first = lambda all_rows: [np.stack([np.roll(one, 80 - count, axis=1) for one, count in zip(of_layer, counts)]) for of_layer in all_rows]
+    indptr, indices, _ = decided(lambda evictor: evictor.decide(first(keys), first(values)))
+    in_pool = [of_keys.transpose(0, 3, 1, 2) for of_keys, _ in pools], [of_values.transpose(0, 2, 1, 3) for _, of_values in pools]
+    again, listed, _ = decided(lambda evictor: evictor.decide(*in_pool, blocks=blocks))
+    assert (indptr == again).all() and (indices == listed).all()
+    blocks[0, 4] = 12
+    with pytest.raises(ValueError, match="decide: blocks = 12, but the pool has 12 blocks"):
+        decided(lambda evictor: evictor.decide(*in_pool, blocks=blocks))
+    with pytest.raises(ValueError, match="blocks.shape = 4 blocks, but sequence 0 has 70 entries"):
+        decided(lambda evictor: evictor.decide(*in_pool, blocks=blocks[:, :4]))
