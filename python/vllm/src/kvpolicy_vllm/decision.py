@@ -1,0 +1,78 @@
+"""What each lane of a request keeps, and the rows that move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+
+import kvpolicy
+
+from .layout import entries, move, rows_of
+from .requests import Cut
+from .settings import Settings
+from .windows import Windows
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of attention: its name, its cache, and how its logits are made."""
+
+    name: str
+    cache: torch.Tensor
+    query_heads: int
+    scale: float
+    soft_cap: float
+
+
+@dataclass(frozen=True)
+class Made:
+    """A cut that was carried out. `kept` are the entries that each layer kept, [KV head, entry], counted among those it held."""
+
+    tokens: int
+    entries: int
+    kept: list[torch.Tensor]
+
+
+watchers: list[Callable[[Made], None]] = []  # functions of yours that see every cut of this process
+
+
+def decide(settings: Settings, cut: Cut, layers: list[Layer], windows: Windows, block: int, threads: int) -> list[torch.Tensor]:
+    """The kept entries of every layer, [KV head, entry], ascending. Nothing is moved."""
+    kept, newest = cut.entries - cut.leave * block, cut.tokens % block
+    if cut.rows < min(settings.window, cut.tokens):
+        raise ValueError(f"the query rows of {min(settings.window, cut.tokens) - cut.rows} tokens came from the prefix cache")
+    policy = settings.at(kept, newest)
+    alone = settings.decides != "token" and not policy.startswith("random")  # layers whose decisions do not touch
+    blocks = torch.from_numpy(cut.held).long()
+    made: list[torch.Tensor] = []
+    for group in [[layer] for layer in layers] if alone else [layers]:
+        keys = [entries(rows_of(layer.cache)[0], blocks, cut.entries) for layer in group] if "keys" in settings.reads else []
+        values = [entries(rows_of(layer.cache)[1], blocks, cut.entries) for layer in group] if "values" in settings.reads else []
+        _, _, heads, channels = rows_of(group[0].cache)[0].shape
+        evictor = kvpolicy.Evictor(policy, layers=len(group), query_heads=group[0].query_heads, kv_heads=heads, head_dim=channels, value_dim=channels,
+                                   capacity=cut.entries, scale=group[0].scale, soft_cap=group[0].soft_cap, threads=threads)
+        evictor.append([cut.entries])
+        for index, layer in enumerate(group if cut.rows > 0 else []):
+            evictor.observe(index, windows.rows(layer.name, cut.slot, cut.tokens, cut.rows))
+        _, indices, _ = evictor.decide(keys, values)
+        if len(indices) != len(group) * heads * kept:
+            raise ValueError(f"its lanes keep {len(indices)} entries together, and {len(group) * heads} times {kept} have room")
+        made += torch.from_numpy(indices).long().view(len(group), heads, kept).unbind(0)
+    return made
+
+
+def carry_out(cut: Cut, kept: list[torch.Tensor], layers: list[Layer], block: int) -> None:
+    """Moves the kept rows of every layer into the blocks that stay."""
+    blocks = torch.from_numpy(cut.held).long()
+    for layer, mine in zip(layers, kept):
+        for rows in rows_of(layer.cache):
+            move(rows, blocks, mine, cut.leave * block)
+    for watcher in watchers:
+        watcher(Made(cut.tokens, cut.entries, kept))
+
+
+def newest(cut: Cut, heads: int, layers: int, block: int) -> list[torch.Tensor]:
+    """What stays where a decision fails: the newest entries, which lie in the blocks that stay."""
+    return [torch.arange(cut.leave * block, cut.entries).expand(heads, -1)] * layers

@@ -1,0 +1,52 @@
+"""What a layer tells the scheduler: the cache of full attention, and when a request is cut.
+
+This module registers the spec and its manager when it is imported: the engine's core meets the spec when it unpickles it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+
+from .arithmetic import Cuts
+from .manager import CutManager
+from .settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutSpec(FullAttentionSpec):
+    policy: str = ""
+    budget: int = 0
+    slack: int = 0
+    window: int = 0
+
+    @property
+    def cuts(self) -> Cuts:
+        return Cuts(self.budget, self.block_size, self.slack)
+
+    @classmethod
+    def merge(cls, specs: list[Any]) -> CutSpec:
+        merged, first = super().merge(specs), specs[0]
+        mine = {name: getattr(first, name) for name in ("policy", "budget", "slack", "window")}
+        for spec in specs:
+            if any(getattr(spec, name) != value for name, value in mine.items()):
+                raise ValueError(f"kvpolicy: policy = {spec.policy} in one layer and {first.policy} in another, but the layers of a group have one")
+        return replace(merged, **mine)
+
+
+def cut_spec(spec: FullAttentionSpec, settings: Settings) -> CutSpec:
+    """The spec of a layer whose requests are cut."""
+    if type(spec) is not FullAttentionSpec:
+        raise ValueError(f"kvpolicy: a layer's cache is {type(spec).__name__}, but the plugin cuts full attention only")
+    if spec.head_size_v != spec.head_size:
+        raise ValueError(f"kvpolicy: a layer's values have {spec.head_size_v} channels, but its keys have {spec.head_size}")
+    given = {one.name: getattr(spec, one.name) for one in fields(spec) if one.init}
+    cuts = settings.cuts(spec.block_size)
+    return CutSpec(**given, policy=settings.policy, budget=settings.budget, slack=cuts.slack, window=settings.window)
+
+
+KVCacheSpecRegistry._ensure_registered()  # it returns if anything is registered, so that a spec that comes first would hide vLLM's own
+KVCacheSpecRegistry.register(CutSpec, CutManager, uniform_type_base_spec=FullAttentionSpec)
