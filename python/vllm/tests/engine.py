@@ -5,6 +5,7 @@ The reference decides by itself, about the rows that it computed, by `kvpolicy.d
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -57,15 +58,8 @@ def generated(llm, prompts, new, logprobs=True):
 
     new = [new] * len(prompts) if isinstance(new, int) else new
     asked = [SamplingParams(temperature=0, max_tokens=one, min_tokens=one, ignore_eos=True, detokenize=False, logprobs=VOCABULARY if logprobs else None) for one in new]
-    made = []
-    for output in llm.generate([{"prompt_token_ids": one} for one in prompts], asked, use_tqdm=False):
-        one = output.outputs[0]
-        table = torch.full((len(one.token_ids), VOCABULARY), float("-inf"))
-        for index, step in enumerate(one.logprobs or []):
-            for token, value in step.items():
-                table[index, token] = value.logprob
-        made.append((list(one.token_ids), table))
-    return made
+    outputs = llm.generate([{"prompt_token_ids": one} for one in prompts], asked, use_tqdm=False)
+    return [tables_of(one) for one in outputs]
 
 
 def pool_of(llm):
@@ -155,25 +149,78 @@ def cuts_by_hand(budget, block, slack, first, total):
     return made
 
 
-def differences(reference, prompt, tokens, logprobs, budget, block, slack, begin=None):
+def differences(reference, prompt, tokens, logprobs, budget, block, slack, begins=None):
     """The largest difference of log probabilities under the reference's own cuts, and the number of tokens that it would choose, too.
 
-    `begin` is the number of tokens at which the request began to decode: those of its prompt, if it was not preempted.
+    `begins` are the numbers of tokens at which the request began to decode: those of its prompt, and those that it had when it
+    was preempted, because then it is computed again from its start without a cut.
     """
-    reference.restart()
-    begin = len(prompt) if begin is None else begin
     everything, worst, same = prompt + tokens, 0.0, 0
-    cuts = {at: (kept, newest) for at, kept, newest in cuts_by_hand(budget, block, slack, begin, len(everything) - 1)}
-    stops = sorted({begin, *cuts, len(everything) - 1})
-    at = 0
-    for stop in stops:
-        if stop > at:
-            made = reference.read(everything[at:stop])
-            for index in range(max(at, len(prompt) - 1), stop):
-                row = made[index - at]
-                worst = max(worst, float((row - logprobs[index + 1 - len(prompt)]).abs().max()))
-                same += int(row.argmax()) == everything[index + 1]
-            at = stop
-        if at in cuts:
-            reference.cut(*cuts[at])
+    begins = sorted({len(prompt), *(begins or [])}) + [len(everything)]
+    for begin, end in zip(begins, begins[1:]):
+        reference.restart()
+        cuts = {at: (kept, newest) for at, kept, newest in cuts_by_hand(budget, block, slack, begin, end - 1)}
+        at = 0
+        for stop in sorted({begin, *cuts, end - 1}):
+            if stop > at:
+                for index, row in enumerate(reference.read(everything[at:stop]), at):
+                    if index >= begin - 1:
+                        worst = max(worst, float((row - logprobs[index + 1 - len(prompt)]).abs().max()))
+                        same += int(row.argmax()) == everything[index + 1]
+                at = stop
+            if at in cuts:
+                reference.cut(*cuts[at])
     return worst, same
+
+
+def close(llm):
+    """Ends an engine, so that another one may begin in this process."""
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    llm.llm_engine.engine_core.shutdown()
+    del llm
+    gc.collect()
+    cleanup_dist_env_and_memory()
+
+
+class Steps:
+    """An engine that is driven step by step. `preempted` lists (request, its tokens)."""
+
+    def __init__(self, llm):
+        self.engine, self.count, self.done, self.preempted = llm.llm_engine, 0, {}, []
+        self.scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+        self.pool = self.scheduler.kv_cache_manager.block_pool
+        self.manager = self.scheduler.kv_cache_manager.coordinator.single_type_managers[0]
+        preempt = self.scheduler._preempt_request
+
+        def noted(request, *rest, **named):
+            self.preempted.append((request.request_id, request.num_tokens))
+            return preempt(request, *rest, **named)
+
+        self.scheduler._preempt_request = noted
+
+    def add(self, name, prompt, new, logprobs=True):
+        from vllm import SamplingParams
+
+        asked = SamplingParams(temperature=0, max_tokens=new, min_tokens=new, ignore_eos=True, detokenize=False, logprobs=VOCABULARY if logprobs else None)
+        self.engine.add_request(name, {"prompt_token_ids": prompt}, asked)
+
+    def step(self):
+        self.count += 1
+        for output in self.engine.step():
+            if output.finished:
+                self.done[output.request_id] = output
+
+    def all(self, after=lambda: None):
+        while self.engine.has_unfinished_requests():
+            self.step()
+            after()
+
+
+def tables_of(output):
+    """The new tokens of a finished request, and their log probabilities."""
+    made = output.outputs[0]
+    table = torch.full((len(made.token_ids), VOCABULARY), float("-inf"))
+    for index, step in enumerate(made.logprobs or []):
+        table[index, list(step)] = torch.tensor([one.logprob for one in step.values()])
+    return list(made.token_ids), table

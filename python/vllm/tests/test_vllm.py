@@ -1,0 +1,275 @@
+"""Requests in vLLM under a policy, against transformers with the whole cache and what each KV head dropped masked.
+
+Log probabilities of all tokens, over the whole vocabulary: at most 1e-4 from the masked reference, and more than 1 from the
+whole cache. Each test says so of another way to run vLLM.
+"""
+
+import os
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import engine as e
+import torch
+
+from kvpolicy_vllm import decision
+
+SNAPKV = "snapkv(window=16) | budget(128)"
+
+
+@pytest.fixture
+def made():
+    """Engines of a test, which end with it."""
+    engines = []
+
+    def make(*args, **options):
+        engines.append(e.engine(*args, **options))
+        return engines[-1]
+
+    yield make
+    decision.watchers.clear()
+    for one in engines:
+        e.close(one)
+
+
+def watched():
+    cuts = []
+    decision.watchers.append(cuts.append)
+    return cuts
+
+
+def check(folder, policy, window, budget, prompts, answers, block=32, slack=0, begins=None, unmasked_too=True):
+    """Every answer is the masked reference's, and not the whole cache's."""
+    reference = e.Reference(folder, policy, window)
+    worst, whole, same, all_of_them = 0.0, 0.0, 0, 0
+    for index, (prompt, (tokens, logprobs)) in enumerate(zip(prompts, answers)):
+        at = begins[index] if begins else None
+        difference, equal = e.differences(reference, prompt, tokens, logprobs, budget, block, slack, at)
+        worst, same, all_of_them = max(worst, difference), same + equal, all_of_them + len(tokens)
+        if unmasked_too:
+            whole = max(whole, e.differences(reference, prompt, tokens, logprobs, 1 << 30, block, 0, at)[0])
+    print(f"\n{policy}: masked {worst:.2g}, unmasked {whole:.2g}, tokens equal {same} of {all_of_them}")
+    assert worst < 1e-4
+    assert same == all_of_them
+    assert not unmasked_too or whole > 1
+
+
+def test_a_batch_of_prompts(made):
+    folder, prompts, cuts = e.model_folder(), [e.prompt(n, n) for n in (300, 64, 500)], watched()
+    llm = made(folder, "streaming_llm | budget(64)", 0)
+    answers = e.generated(llm, prompts, 12)
+    assert sorted((one.tokens, one.kept[0].shape[1]) for one in cuts) == [(300, 44), (500, 52)]
+    check(folder, "streaming_llm | budget(64)", 0, 64, prompts, answers)
+
+
+def test_prompts_in_chunks(made):
+    folder, prompts = e.model_folder(), [e.prompt(n, n) for n in (1999, 700, 129, 128, 333, 1024)]
+    llm = made(folder, SNAPKV, 0, max_num_batched_tokens=256)
+    check(folder, SNAPKV, 16, 128, prompts, e.generated(llm, prompts, 40))
+
+
+def test_large_blocks(made):
+    folder, prompts = e.model_folder(), [e.prompt(n, n) for n in (768, 700)]
+    llm = made(folder, "knorm | budget(256)", 0, block_size=128)
+    check(folder, "knorm | budget(256)", 0, 256, prompts, e.generated(llm, prompts, 20), block=128)
+
+
+def test_a_shared_head_comes_from_the_prefix_cache(made):
+    folder, shared = e.model_folder(), e.prompt(512, 1)
+    prompts = [shared + e.prompt(n, n) for n in (250, 300, 180, 400, 188, 230)]
+    llm = made(folder, SNAPKV, 0, enable_prefix_caching=True)
+    answers, cached = [], []
+    steps = e.Steps(llm)
+    for index, prompt in enumerate(prompts):
+        steps.add(str(index), prompt, 30)
+        steps.all()
+        answers.append(e.tables_of(steps.done[str(index)]))
+        cached.append(steps.done[str(index)].num_cached_tokens)
+    assert cached == [0] + [512] * 5
+    check(folder, SNAPKV, 16, 128, prompts, answers)
+
+
+def test_the_same_prompt_again(made):
+    """A hit ends before the blocks that receive rows, and leaves the query rows that the policy reads."""
+    folder, prompts = e.model_folder(), [e.prompt(640, 3)] * 3
+    llm = made(folder, SNAPKV, None, enable_prefix_caching=True)
+    answers = [e.generated(llm, [one], 20)[0] for one in prompts]
+    check(folder, SNAPKV, 16, 128, prompts, answers, slack=4)
+
+
+def test_short_prompts_come_from_the_prefix_cache_as_without_a_policy(made):
+    folder, prompt = e.model_folder(), e.prompt(120, 4)
+    llm = made(folder, SNAPKV, enable_prefix_caching=True)
+    steps = e.Steps(llm)
+    for name in ("first", "second"):
+        steps.add(name, prompt, 300)
+        steps.all()
+    assert steps.done["second"].num_cached_tokens == 96
+    check(folder, SNAPKV, 16, 128, [prompt] * 2, [e.tables_of(steps.done[name]) for name in ("first", "second")], slack=4)
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_a_request_is_preempted(made, caching):
+    folder, prompts = e.model_folder(), [e.prompt(n, n) for n in (800, 760)]
+    llm = made(folder, SNAPKV, 0, num_gpu_blocks_override=40, max_model_len=1216, enable_prefix_caching=caching, max_num_batched_tokens=512)
+    steps = e.Steps(llm)
+    for index, prompt in enumerate(prompts):
+        steps.add(str(index), prompt, 290)
+    steps.all()
+    assert len(steps.preempted) > 0
+    begins = [[tokens for name, tokens in steps.preempted if name.split("-")[0] == str(index)] for index in range(2)]
+    check(folder, SNAPKV, 16, 128, prompts, [e.tables_of(steps.done[str(index)]) for index in range(2)], begins=begins)
+
+
+@pytest.mark.parametrize("policy, window", [("streaming_llm | budget(128)", 0), (SNAPKV, 16)])
+@pytest.mark.parametrize("caching", [False, True])
+def test_requests_are_cut_again_while_they_decode(made, policy, window, caching):
+    folder, prompts, cuts = e.model_folder(), [e.prompt(n, n) for n in (600, 90)], watched()
+    llm = made(folder, policy, 2, enable_prefix_caching=caching)
+    steps, most = e.Steps(llm), []
+    for index, prompt in enumerate(prompts):
+        steps.add(str(index), prompt, 300)
+
+    def held():
+        mine = {name.split("-")[0]: sum(not one.is_null for one in blocks) for name, blocks in steps.manager.req_to_blocks.items()}
+        if steps.count > 3:
+            most.append(max(mine.values(), default=0))
+
+    steps.all(held)
+    assert max(most) == 7  # 4 of the budget, 2 of the slack, and the one that the step writes into
+    assert len(cuts) == 9
+    check(folder, policy, window, 128, prompts, [e.tables_of(steps.done[str(index)]) for index in range(2)], slack=2)
+
+
+def test_a_long_answer(made):
+    folder, prompt = e.model_folder(layers=2), e.prompt(256, 5)
+    llm = made(folder, "snapkv(window=8) | budget(128)", 2, max_model_len=4288)
+    steps, most = e.Steps(llm), []
+    steps.add("long", prompt, 4000)
+    steps.all(lambda: most.append(steps.pool.num_gpu_blocks - 1 - steps.pool.get_num_free_blocks()) if steps.count > 2 else None)
+    assert max(most) <= 7
+    check(folder, "snapkv(window=8) | budget(128)", 8, 128, [prompt], [e.tables_of(steps.done["long"])], slack=2)
+
+
+def test_four_requests_in_a_pool_of_44_blocks(made):
+    """Without a policy they take turns. With one they run together."""
+    folder, prompts, taken = e.model_folder(), [e.prompt(n, n) for n in (700, 800, 900, 1000)], {}
+    for policy in (None, SNAPKV):
+        llm = made(folder, policy, 0 if policy else None, num_gpu_blocks_override=45, max_model_len=1120, max_num_batched_tokens=1120)
+        steps = e.Steps(llm)
+        for index, prompt in enumerate(prompts):
+            steps.add(str(index), prompt, 90)
+        steps.all()
+        taken[policy] = steps.count
+        if policy:
+            check(folder, SNAPKV, 16, 128, prompts, [e.tables_of(steps.done[str(index)]) for index in range(4)])
+        assert steps.pool.get_num_free_blocks() == 44
+    print(f"\nsteps: {taken}")
+    assert taken[SNAPKV] <= 120 and taken[None] >= 300
+
+
+def test_blocks_leave_one_step_after_the_cut(made):
+    folder = e.model_folder(layers=1, longest=16512)
+    llm = made(folder, "snapkv(window=32) | budget(1024)", 0, block_size=128, max_model_len=16384, max_num_batched_tokens=4096, kv_cache_memory_bytes=32 << 20)
+    steps, held = e.Steps(llm), []
+    steps.add("long", e.prompt(16000, 6), 6)
+    steps.all(lambda: held.append(steps.pool.num_gpu_blocks - 1 - steps.pool.get_num_free_blocks()))
+    print(f"\nblocks after each step: {held}")
+    assert held == [32, 64, 96, 125, 126, 9, 9, 9, 0]
+
+
+def test_compiled_mode(made):
+    folder, prompts = e.model_folder(), [e.prompt(n, n) for n in (400, 650, 200)]
+    llm = made(folder, SNAPKV, 1, enforce_eager=False, enable_prefix_caching=True)
+    check(folder, SNAPKV, 16, 128, prompts, e.generated(llm, prompts, 60), slack=1)
+
+
+def test_without_a_policy_nothing_happens(made):
+    folder, prompts, cuts = e.model_folder(), [e.prompt(n, n) for n in (300, 900)], watched()
+    llm = made(folder)
+    assert type(e.Steps(llm).manager).__name__ == "FullAttentionManager"
+    check(folder, "knorm | budget(64)", 0, 1 << 30, prompts, e.generated(llm, prompts, 20), unmasked_too=False)
+    assert cuts == []
+
+
+def test_the_variable_asks_for_a_policy(made, monkeypatch):
+    monkeypatch.setenv("KVPOLICY_VLLM", '{"policy": "knorm | budget(96)", "slack": 0}')
+    folder, prompts = e.model_folder(), [e.prompt(400, 7)]
+    llm = made(folder)
+    check(folder, "knorm | budget(96)", 0, 96, prompts, e.generated(llm, prompts, 20))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_engine_in_processes_of_its_own(ranks):
+    """One worker, and two that have half of the heads each, decode what the masked reference does."""
+    folder, prompts = e.model_folder(), [e.prompt(1000, n) for n in range(3)]
+    llm = e.engine(folder, SNAPKV, 0, alone=False, tensor_parallel_size=ranks)
+    answers = e.generated(llm, prompts, 42)
+    del llm
+    check(folder, SNAPKV, 16, 128, prompts, answers)
+
+
+def test_a_decision_that_fails_leaves_the_newest_blocks(made, monkeypatch):
+    folder, prompts = e.model_folder(), [e.prompt(400, 8)]
+    llm = made(folder, SNAPKV, 0)
+    import kvpolicy_vllm.builder as builder
+
+    def fails(*_):
+        raise ValueError("no")
+
+    monkeypatch.setattr(builder, "decide", fails)
+    check(folder, "streaming_llm(sinks=0) | budget(128)", 0, 128, prompts, e.generated(llm, prompts, 20))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("channels, block", [(64, 32), (64, 128), (128, 32), (80, 32)])
+def test_rows_lie_where_vllm_writes_them(dtype, channels, block):
+    """The fingerprint of each layout that this processor has: numbers that vLLM's kernel writes are read by our views."""
+    from vllm import _custom_ops as ops
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    from kvpolicy_vllm.layout import rows_of
+    from kvpolicy_vllm.refusals import LAYOUTS
+
+    isa = _get_attn_isa(dtype, block, channels, "auto")
+    if isa not in LAYOUTS:
+        pytest.skip(f"{isa} is refused")
+    heads, blocks, tokens = 3, 5, 2 * block + 7
+    cache = torch.zeros(blocks, heads, block, 2 * channels, dtype=dtype)
+    key, value = (torch.randn(tokens, heads, channels).to(dtype) for _ in range(2))
+    slots = torch.randperm(blocks * block)[:tokens]
+    keys, values = cache.view(blocks, heads, 2 * block, channels).chunk(2, dim=2)
+    ops.cpu_attn_reshape_and_cache(key, value, keys, values, slots, isa)
+    for rows, written in zip(rows_of(cache), (key, value)):
+        assert torch.equal(rows[slots // block, slots % block], written)
+        mask = torch.ones(blocks * block, dtype=torch.bool)
+        mask[slots] = False
+        others = mask.nonzero()[:, 0]
+        assert not rows[others // block, others % block].any()
+
+
+REFUSED = [
+    ({"policy": "h2o | budget(64)"}, {}, "h2o reads the query rows of every token"),
+    ({"policy": "knorm | budget(64, scope=layer)"}, {}, "lets lanes keep unequal numbers"),
+    ({"policy": "knorm | budget(ratio=0.5)"}, {}, "does not leave every lane"),
+    ({"policy": "trim_kv | budget(64)"}, {}, "reads the signal retention"),
+    ({"policy": "knrm | budget(64)"}, {}, "column 1 = knrm"),
+    ({"policy": "knorm | budget(64)", "slak": 1}, {}, "has 'slak'"),
+    ({"policy": "knorm | budget(64)", "slack": -1}, {}, "slack = -1"),
+    ({"policy": "knorm | sinks(60) | budget(64)"}, {}, "it protects"),
+    ({"policy": "knorm | budget(64)"}, {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}}, "speculative_config is given"),
+]
+
+
+@pytest.mark.parametrize("asked, options, sentence", REFUSED)
+def test_what_cannot_be_cut_is_refused_at_the_start(asked, options, sentence):
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    try:
+        with pytest.raises(ValueError, match=sentence) as raised:
+            e.engine(e.model_folder(), additional_config={"kvpolicy": asked}, **options)
+        assert "\n" not in str(raised.value)
+    finally:
+        cleanup_dist_env_and_memory()
