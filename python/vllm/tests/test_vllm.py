@@ -109,10 +109,11 @@ def test_short_prompts_come_from_the_prefix_cache_as_without_a_policy(made):
     check(folder, SNAPKV, 16, 128, [prompt] * 2, [e.tables_of(steps.done[name]) for name in ("first", "second")], slack=4)
 
 
-@pytest.mark.parametrize("caching", [False, True])
-def test_a_request_is_preempted(made, caching):
-    folder, prompts = e.model_folder(), [e.prompt(n, n) for n in (800, 760)]
-    llm = made(folder, SNAPKV, 0, num_gpu_blocks_override=40, max_model_len=1216, enable_prefix_caching=caching, max_num_batched_tokens=512)
+@pytest.mark.parametrize("caching, chunk", [(False, 544), (True, 544), (False, 128), (True, 128)])
+def test_a_request_is_preempted(made, caching, chunk):
+    """It is computed again from its start, at once or in chunks, and cut again."""
+    folder, prompts = e.model_folder(), [e.prompt(n, n) for n in (240, 200)]
+    llm = made(folder, SNAPKV, 0, num_gpu_blocks_override=19, max_model_len=544, enable_prefix_caching=caching, max_num_batched_tokens=chunk)
     steps = e.Steps(llm)
     for index, prompt in enumerate(prompts):
         steps.add(str(index), prompt, 290)
@@ -154,7 +155,7 @@ def test_a_long_answer(made):
 
 def test_four_requests_in_a_pool_of_44_blocks(made):
     """Without a policy they take turns. With one they run together."""
-    folder, prompts, taken = e.model_folder(), [e.prompt(n, n) for n in (700, 800, 900, 1000)], {}
+    folder, prompts, taken = e.model_folder(), [e.prompt(n, n) for n in (1000, 900, 800, 700)], {}
     for policy in (None, SNAPKV):
         llm = made(folder, policy, 0 if policy else None, num_gpu_blocks_override=45, max_model_len=1120, max_num_batched_tokens=1120)
         steps = e.Steps(llm)

@@ -50,7 +50,7 @@ class Requests:
 
     def __init__(self, cuts: Cuts, window: int):
         self.cuts, self.window = cuts, window
-        self.named: dict[int, Request] = {}  # by the block that a request wrote last; a request that ended stays until the block is used again
+        self.named: dict[int, Request] = {}  # by the block that a request wrote last; one that ended stays until its block is written again
         self.free: list[int] = []
         self.slots = 0
 
@@ -76,7 +76,7 @@ class Requests:
                 taken.append([starts[row] + positions - begin, np.full(end - first, request.slot), positions % self.window])
             else:
                 self._release(request)
-            self._name(request, row, int(tables[row, (end - 1) // self.cuts.block]), end)
+            self._name(request, row, tables[row, begin // self.cuts.block : (end - 1) // self.cuts.block + 1].tolist(), end)
         if taken:
             tokens, slots, places = (np.concatenate(one) for one in zip(*taken))
             step.captured = (tokens, slots, places)
@@ -117,14 +117,15 @@ class Requests:
             step.copies.append((known.slot, made.slot))
         return made
 
-    def _name(self, request: Request, row: int, block: int, tokens: int) -> None:
+    def _name(self, request: Request, row: int, written: list[int], tokens: int) -> None:
+        """Its names from now on. A request whose last block another one writes has ended."""
         if self.named.get(request.block) is request:
             del self.named[request.block]
-        stale = self.named.get(block)
-        if stale is not None:
-            self._release(stale)
-        request.row, request.block, request.tokens = row, block, tokens
-        self.named[block] = request
+        for block in written:
+            if block in self.named:
+                self._release(self.named.pop(block))
+        request.row, request.block, request.tokens = row, written[-1], tokens
+        self.named[request.block] = request
 
     def _take(self) -> int:
         if not self.free:
