@@ -152,7 +152,7 @@ def cuts_by_hand(budget, block, slack, first, total):
 def differences(reference, prompt, tokens, logprobs, budget, block, slack, begins=None):
     """The largest difference of log probabilities under the reference's own cuts, and the number of tokens that it would choose, too.
 
-    `begins` are the numbers of tokens at which the request began to decode: those of its prompt, and those that it had when it
+    `logprobs` are those of all tokens of the vocabulary, or of the new tokens only. `begins` are the numbers of tokens at which the request began to decode: those of its prompt, and those that it had when it
     was preempted, because then it is computed again from its start without a cut.
     """
     everything, worst, same = prompt + tokens, 0.0, 0
@@ -165,7 +165,9 @@ def differences(reference, prompt, tokens, logprobs, budget, block, slack, begin
             if stop > at:
                 for index, row in enumerate(reference.read(everything[at:stop]), at):
                     if index >= begin - 1:
-                        worst = max(worst, float((row - logprobs[index + 1 - len(prompt)]).abs().max()))
+                        theirs = logprobs[index + 1 - len(prompt)]
+                        mine = row if theirs.ndim else row[everything[index + 1]]
+                        worst = max(worst, float((mine - theirs).abs().max()))
                         same += int(row.argmax()) == everything[index + 1]
                 at = stop
             if at in cuts:
@@ -199,10 +201,10 @@ class Steps:
 
         self.scheduler._preempt_request = noted
 
-    def add(self, name, prompt, new, logprobs=True):
+    def add(self, name, prompt, new, logprobs=VOCABULARY):
         from vllm import SamplingParams
 
-        asked = SamplingParams(temperature=0, max_tokens=new, min_tokens=new, ignore_eos=True, detokenize=False, logprobs=VOCABULARY if logprobs else None)
+        asked = SamplingParams(temperature=0, max_tokens=new, min_tokens=new, ignore_eos=True, detokenize=False, logprobs=logprobs)
         self.engine.add_request(name, {"prompt_token_ids": prompt}, asked)
 
     def step(self):
