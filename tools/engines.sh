@@ -9,6 +9,7 @@ tools/engines.sh ENGINE...   what each needs is installed, its tests run, and th
 
   llama_cpp      libllama, built from source once (some minutes) into ${XDG_CACHE_HOME:-~/.cache}/kvpolicy
   transformers   a Python environment there with PyTorch and transformers (some GB), and the package in python/
+  vllm           a Python environment there with vLLM for processors (6 GB), and the packages in python/ and python/vllm/
   mpi            Open MPI from the system's packages
   llama_cpp_soak ten thousand steps of llama.cpp under sanitizers, some minutes
 
@@ -41,7 +42,7 @@ for name in "$@"; do
     exit 0
   fi
   if [[ $name != table && ! -f tools/engines/$name.sh ]]; then
-    echo "tools/engines.sh: engine = $name, but there are llama_cpp, transformers, mpi, llama_cpp_soak and table" >&2
+    echo "tools/engines.sh: engine = $name, but there are llama_cpp, transformers, vllm, mpi, llama_cpp_soak and table" >&2
     exit 2
   fi
 done

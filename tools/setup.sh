@@ -4,7 +4,7 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build python3 libeigen3-dev nlohmann-json3-dev libcli11-dev libfmt-dev doctest-dev
-          libbenchmark-dev librapidcheck-dev libboost-context-dev python3-numpy)
+          libbenchmark-dev librapidcheck-dev libboost-context-dev python3-numpy python3-pytest)
 if [[ "${1:-}" == --ci ]]; then
   packages+=(clang-19 clang-format-19 clang-tidy-19 llvm-19 libclang-rt-19-dev libc++-19-dev libc++abi-19-dev chromium doxygen
              pkg-config python3-venv libopenmpi-dev openmpi-bin)

