@@ -142,6 +142,28 @@ def test_a_decision_that_fails_moves_nothing_and_says_so(monkeypatch):
     assert step.seq_lens.tolist() == [24] and step.block_table[0, :3].tolist() == [7, 8, 9]
 
 
+def test_a_request_that_takes_the_prefix_of_another_one_gets_its_query_rows():
+    made, _ = new_builder("snapkv(window=5) | budget(24)", 0, 8)
+    table = torch.arange(1, 11, dtype=torch.int32)[None].repeat(2, 1)
+    table[1, 2:] += 10
+
+    def step(starts, ends):
+        rows = len(ends)
+        common = fakes.Common(torch.tensor(starts), torch.tensor(ends, dtype=torch.int32), table[:rows], torch.tensor([True] * rows), max(ends))
+        capture = made.build(0, common).capture
+        for name in made.layer_names:
+            capture.keep(name, torch.randn(starts[-1], HEADS * GROUP, CHANNELS))
+
+    step([0, 16], [16])
+    first = made.requests.named[2].slot
+    before = made.windows.rows("layer 1", first, 16, 5)
+    step([0, 1, 2], [17, 17])
+    slots = [made.requests.named[block].slot for block in (3, 13)]
+    assert first in slots and slots[0] != slots[1]
+    for slot in slots:
+        assert torch.equal(made.windows.rows("layer 1", slot, 17, 5)[:, :, :4], before[:, :, 1:])
+
+
 def test_a_run_without_requests_is_passed_on():
     made, _ = new_builder("knorm | budget(24)", 0, 8)
     common = fakes.Common(torch.tensor([0, 1]), torch.tensor([72], dtype=torch.int32), torch.zeros(1, 10, dtype=torch.int32), torch.tensor([False]), 72)

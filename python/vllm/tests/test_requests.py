@@ -95,6 +95,39 @@ def test_two_requests_that_agree_each_get_the_query_rows():
     assert [(cut.tokens, cut.leave, cut.rows) for cut in cuts] == [(24, 4, 6), (20, 3, 6)]
 
 
+def test_the_owner_of_a_prefix_is_who_stood_in_the_row():
+    """b comes into the row of a request that ended, before a's."""
+    batch = Batch(Cuts(8, BLOCK), 6)
+    batch.add("c", 3)
+    batch.add("a", 20)
+    batch.step([("c", 3), ("a", 16)])
+    batch.drop("c")
+    batch.add("b", 24, head=batch.blocks["a"][:4])
+    batch.step([("b", 8), ("a", 4)], lambda name, position: "both")
+    known = {name: batch.requests.named[batch.blocks[name][-1]] for name in "ab"}
+    assert {name: one.course.shared for name, one in known.items()} == {"a": 0, "b": 4}
+
+
+def test_a_request_with_another_length_is_another_one():
+    batch = Batch(Cuts(8, BLOCK), 6)
+    batch.add("a", 30)
+    batch.step([("a", 14)])
+    batch.add("b", 30, head=batch.blocks["a"][:4])
+    batch.drop("a")
+    batch.step([("b", 2)])
+    assert batch.requests.named[batch.blocks["b"][-1]].rows_from == 16
+
+
+def test_a_request_that_was_preempted_is_cut_when_it_decodes_again():
+    """It comes back in chunks that end behind its prompt."""
+    batch = Batch(Cuts(8, BLOCK), 3)
+    batch.add("a", 18)
+    for new in (10, 10, 10):
+        assert batch.step([("a", new)]).cuts == []
+    (cut,) = batch.step([("a", 1)]).cuts
+    assert (cut.tokens, cut.leave) == (30, 6)
+
+
 def test_rows_that_came_from_the_prefix_cache_are_missing():
     batch = Batch(Cuts(8, BLOCK), 9)
     batch.add("a", 19, head=[3000, 3001, 3002])

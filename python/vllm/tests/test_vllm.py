@@ -274,3 +274,34 @@ def test_what_cannot_be_cut_is_refused_at_the_start(asked, options, sentence):
         assert "\n" not in str(raised.value)
     finally:
         cleanup_dist_env_and_memory()
+
+
+@pytest.mark.parametrize("name", ["CPU_MLA", "AMX_MLA"])
+def test_latent_attention_is_refused(name):
+    from types import SimpleNamespace
+
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    import kvpolicy_vllm
+    from kvpolicy_vllm import mla
+
+    kvpolicy_vllm.register()
+    backend, asked = AttentionBackendEnum[name].get_class(), {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mla, "get_current_vllm_config", lambda: SimpleNamespace(additional_config=asked))
+        assert backend.get_impl_cls() is backend.__mro__[1].get_impl_cls()
+        asked["kvpolicy"] = {"policy": "knorm | budget(64)"}
+        with pytest.raises(ValueError, match="the model has latent attention"):
+            backend.get_impl_cls()
+
+
+def test_a_version_that_was_not_tested_is_warned_about(made, monkeypatch):
+    import vllm
+
+    from kvpolicy_vllm import backend
+
+    warnings = []
+    monkeypatch.setattr(vllm, "__version__", "0.99.1")
+    monkeypatch.setattr(backend.logger, "warning_once", warnings.append)
+    made(e.model_folder(), "knorm | budget(64)", 0)
+    assert set(warnings) == {"kvpolicy: vLLM is 0.99.1, but the plugin was tested with 0.32.0"}
