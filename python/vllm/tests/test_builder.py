@@ -2,6 +2,7 @@
 
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import fakes
 import numpy as np
@@ -12,6 +13,12 @@ kvpolicy = pytest.importorskip("kvpolicy")
 
 builder, spec, layout, settings, decision = fakes.over_fakes("builder", "spec", "layout", "settings", "decision")
 HEADS, GROUP, CHANNELS, LAYERS = 2, 2, 8, 3
+
+
+def entries(rows: Any, blocks: Any, count: int) -> Any:
+    """The first `count` rows in these blocks as a tensor [1, KV head, entry, channel] of its own."""
+    picked = rows[blocks]
+    return picked.permute(2, 0, 1, 3).reshape(1, rows.shape[2], -1, rows.shape[3])[:, :, :count]
 
 
 def new_builder(policy, slack, block, blocks=80):
@@ -104,7 +111,7 @@ def test_attention_reads_what_each_lane_keeps(policy, budget, window, slack):
                 read = step.block_table[row, : -(-count // block)].long()
                 for layer, cache in enumerate(caches):
                     for rows, mine in zip(layout.rows_of(cache), (request.keys, request.values)):
-                        seen = layout.entries(rows, read, count)[0]
+                        seen = entries(rows, read, count)[0]
                         for head in range(HEADS):
                             assert torch.equal(seen[head], mine[layer][request.alive[layer][head], head])
             assert step.max_seq_len == int(step.seq_lens.max())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable
 
+import numpy as np
 import torch
 
 import kvpolicy
 
-from .layout import entries, move, rows_of
+from .layout import move, rows_of
 from .requests import Cut
 from .settings import Settings
 from .windows import Windows
@@ -45,18 +46,18 @@ def decide(settings: Settings, cut: Cut, layers: list[Layer], windows: Windows, 
         raise ValueError(f"the query rows of {min(settings.window, cut.tokens) - cut.rows} tokens came from the prefix cache")
     policy = settings.at(kept, newest)
     alone = settings.decides != "token" and not policy.startswith("random")  # layers whose decisions do not touch
-    blocks = torch.from_numpy(cut.held).long()
+    blocks = cut.held[None].astype(np.int32)
     made: list[torch.Tensor] = []
     for group in [[layer] for layer in layers] if alone else [layers]:
-        keys = [entries(rows_of(layer.cache)[0], blocks, cut.entries) for layer in group] if "keys" in settings.reads else []
-        values = [entries(rows_of(layer.cache)[1], blocks, cut.entries) for layer in group] if "values" in settings.reads else []
-        _, _, heads, channels = rows_of(group[0].cache)[0].shape
+        keys, values = zip(*(rows_of(layer.cache) for layer in group))
+        _, _, heads, channels = keys[0].shape
         evictor = kvpolicy.Evictor(policy, layers=len(group), query_heads=group[0].query_heads, kv_heads=heads, head_dim=channels, value_dim=channels,
                                    capacity=cut.entries, scale=group[0].scale, soft_cap=group[0].soft_cap, threads=threads)
         evictor.append([cut.entries])
         for index, layer in enumerate(group if cut.rows > 0 else []):
             evictor.observe(index, windows.rows(layer.name, cut.slot, cut.tokens, cut.rows))
-        _, indices, _ = evictor.decide(keys, values)
+        read = lambda name, rows: list(rows) if name in settings.reads else []
+        _, indices, _ = evictor.decide(read("keys", keys), read("values", values), blocks=blocks)
         if len(indices) != len(group) * heads * kept:
             raise ValueError(f"its lanes keep {len(indices)} entries together, and {len(group) * heads} times {kept} have room")
         made += torch.from_numpy(indices).long().view(len(group), heads, kept).unbind(0)

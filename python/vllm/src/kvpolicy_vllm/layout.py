@@ -19,12 +19,6 @@ def rows_of(cache: Any) -> tuple[Any, Any]:
     return keys.view(blocks, heads, channels, size).permute(0, 3, 1, 2), values.view(blocks, heads, size, channels).permute(0, 2, 1, 3)
 
 
-def entries(rows: Any, blocks: Any, count: int) -> Any:
-    """The first `count` rows in these blocks as a tensor [1, KV head, entry, channel] of its own."""
-    picked = rows[blocks]
-    return picked.permute(2, 0, 1, 3).reshape(1, rows.shape[2], -1, rows.shape[3])[:, :, :count]
-
-
 def move(rows: Any, blocks: Any, kept: Any, first: int) -> None:
     """Moves row kept[h, j] of each head h to row first + j, where rows are counted over all of the request's blocks."""
     size = rows.shape[1]
