@@ -48,7 +48,7 @@ def engine(folder, policy=None, slack=None, *, alone=True, **options):
 
     given = {} if policy is None else {"additional_config": {"kvpolicy": {"policy": policy} | ({} if slack is None else {"slack": slack})}}
     kept = dict(skip_tokenizer_init=True, dtype="float32", block_size=32, max_model_len=2304, enforce_eager=True, enable_prefix_caching=False,
-                kv_cache_memory_bytes=64 << 20, max_logprobs=VOCABULARY, disable_log_stats=True, seed=0)
+                kv_cache_memory_bytes=64 << 20, gpu_memory_utilization=0.2, max_logprobs=VOCABULARY, disable_log_stats=True, seed=0)
     return LLM(str(folder), **(kept | given | options))
 
 

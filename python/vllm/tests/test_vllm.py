@@ -305,3 +305,31 @@ def test_a_version_that_was_not_tested_is_warned_about(made, monkeypatch):
     monkeypatch.setattr(backend.logger, "warning_once", warnings.append)
     made(e.model_folder(), "knorm | budget(64)", 0)
     assert set(warnings) == {"kvpolicy: vLLM is 0.99.1, but the plugin was tested with 0.32.0"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rows_of_16_bits_are_decided_about(made, dtype, monkeypatch):
+    """Attention of 16 bits rounds too much for the reference's tolerance, so this test reads what was kept."""
+    import numpy as np
+
+    import kvpolicy
+    from kvpolicy_vllm import builder
+    from kvpolicy_vllm.layout import rows_of
+
+    folder, cuts, shown, warnings = e.model_folder(), watched(), [], []
+    decide = builder.decide
+
+    def seen(settings, cut, layers, windows, block, threads):
+        rows = [rows_of(layer.cache)[0][torch.from_numpy(cut.held).long()].permute(2, 0, 1, 3).flatten(1, 2)[:, : cut.entries].clone() for layer in layers]
+        shown.extend((keys, windows.rows(layer.name, cut.slot, cut.tokens, cut.rows)[0]) for keys, layer in zip(rows, layers))
+        return decide(settings, cut, layers, windows, block, threads)
+
+    monkeypatch.setattr(builder, "decide", seen)
+    monkeypatch.setattr(builder.logger, "warning_once", lambda *given: warnings.append(given))
+    llm = made(folder, "snapkv(window=16) | budget(128)", 0, dtype=dtype)
+    e.generated(llm, [e.prompt(410, 9)], 8)
+    assert warnings == [] and len(cuts) == 1 and len(shown) == 4
+    for kept, (keys, queries) in zip(cuts[0].kept, shown):
+        assert keys.dtype == getattr(torch, dtype) and keys.float().std() > 0.1
+        of_floats = kvpolicy.decide("snapkv(window=16) | budget(122) | recent(26)", keys=keys.float(), queries=queries.float())
+        assert np.array_equal(of_floats.array()[0, 0], kept.numpy())

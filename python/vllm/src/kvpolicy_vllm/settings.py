@@ -65,8 +65,7 @@ def settings_of(policy: str, slack: int | None = None) -> Settings:
             raise refuse(f"{part} does not leave every lane of a request the same number of entries, known from its length")
     if budget is None:
         raise refuse("it has no budget, which is a number of entries")
-    made = Settings(facts.text, budget, facts.window_rows, frozenset(facts.needs), facts.decides, slack)
-    return made
+    return Settings(facts.text, budget, facts.window_rows, frozenset(facts.needs), facts.decides, slack)
 
 
 def check_block(settings: Settings, block: int) -> None:
