@@ -53,7 +53,7 @@ install_vllm() {
 }
 
 test_vllm() {
-  local venv made status=0
+  local venv made file status=0
   venv=$(vllm_venv)
   made=$(mktemp -d)
   cmp LICENSE python/vllm/LICENSE || status=1

@@ -157,6 +157,9 @@ class FullAttentionSpec:
     num_kv_heads: int = 2
     head_size: int = 8
     head_size_v: int = 8
+    sliding_window: int | None = None
+    attention_chunk_size: int | None = None
+    non_causal: bool = False
 
     @classmethod
     def merge(cls, specs):

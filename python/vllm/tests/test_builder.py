@@ -191,6 +191,13 @@ def test_layers_of_a_group_have_one_policy():
         spec.CutSpec.merge([of("knorm | budget(24)"), of("knorm | budget(32)")])
 
 
+@pytest.mark.parametrize("changes, sentence", [(dict(sliding_window=64), "a window or a chunk"), (dict(attention_chunk_size=64), "a window or a chunk"),
+                                               (dict(non_causal=True), "is not causal"), (dict(head_size_v=4), "values have 4 channels")])
+def test_specs_that_are_refused(changes, sentence):
+    with pytest.raises(ValueError, match=f"kvpolicy: .*{sentence}"):
+        spec.cut_spec(fakes.FullAttentionSpec(block_size=8, **changes), settings.settings_of("knorm | budget(24)"))
+
+
 @pytest.mark.parametrize("isa", ["amx", "neon", "rvv"])
 def test_a_layout_that_is_not_known_is_refused(isa, monkeypatch):
     monkeypatch.setattr(fakes.MetadataBuilder, "isa", isa)

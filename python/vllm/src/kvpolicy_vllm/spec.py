@@ -41,6 +41,10 @@ def cut_spec(spec: FullAttentionSpec, settings: Settings) -> CutSpec:
     """The spec of a layer whose requests are cut."""
     if type(spec) is not FullAttentionSpec:
         raise ValueError(f"kvpolicy: a layer's cache is {type(spec).__name__}, but the plugin cuts full attention only")
+    if spec.sliding_window is not None or spec.attention_chunk_size is not None:
+        raise ValueError("kvpolicy: a layer reads a window or a chunk only, but the plugin cuts full attention only")
+    if spec.non_causal:
+        raise ValueError("kvpolicy: a layer's attention is not causal, but blocks that leave would be read again")
     if spec.head_size_v != spec.head_size:
         raise ValueError(f"kvpolicy: a layer's values have {spec.head_size_v} channels, but its keys have {spec.head_size}")
     given = {one.name: getattr(spec, one.name) for one in fields(spec) if one.init}
