@@ -240,3 +240,37 @@ def test_numbers_have_the_shape_of_the_keys():
     for policy, more in (("trim_kv | budget(8)", {"log_beta": beta}), ("snapkv(window=4) | budget(8)", {"queries": keys}), ("knorm | budget(8)", {})):
         with pytest.raises(ValueError, match="decide: birth_score = given, but .* does not read it"):
             kvpolicy.decide(policy, keys=keys, birth_score=beta, **more)
+
+
+def test_chunks_made_by_hand_are_one_prompt_if_it_is_said():
+    model, ids = model_of("Llama"), tokens(1, 90)
+    whole, chunked, failed = (DynamicCache(config=model.config) for _ in range(3))
+    forward(model, SNAPKV, ids, whole)
+    with kvpolicy.hf.evict(model, SNAPKV) as eviction, torch.no_grad():
+        with eviction.prompt():
+            for chunk in (*ids[:, :89].split(40, dim=1), ids[:, 89:]):  # the last one has one token
+                model(chunk, past_key_values=chunked)
+        assert eviction.decisions == 1
+        for a, b in zip(whole.layers, chunked.layers):
+            assert a.keys.shape == b.keys.shape and (a.keys - b.keys).abs().max() < TOLERANCE
+        with pytest.raises(RuntimeError), eviction.prompt():
+            model(ids, past_key_values=failed)
+            raise RuntimeError
+        assert eviction.decisions == 1 and failed.layers[0].keys.shape[2] == 90
+        model(ids, past_key_values=DynamicCache(config=model.config))  # what failed is not decided about later
+        assert eviction.decisions == 2
+
+
+def test_a_model_with_adapters_decides_once_after_the_chunks_of_its_prefill():
+    peft = pytest.importorskip("peft")
+    ids = tokens(1, 90)
+    model = copy.deepcopy(model_of("Llama"))
+    with kvpolicy.hf.evict(model, SNAPKV):
+        wanted = model.generate(ids, max_new_tokens=8, do_sample=False)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    with kvpolicy.hf.evict(adapted, SNAPKV) as eviction:
+        made = adapted.generate(input_ids=ids, max_new_tokens=8, do_sample=False, prefill_chunk_size=32)
+    assert eviction.decisions == 1 and torch.equal(made, wanted)  # fresh adapters change nothing
+    prefix = peft.get_peft_model(copy.deepcopy(model_of("Llama")), peft.PrefixTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM"))
+    with pytest.raises(ValueError, match="it puts rows of its own into the cache"):
+        kvpolicy.hf.evict(prefix, SNAPKV)

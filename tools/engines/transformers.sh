@@ -30,7 +30,7 @@ install_transformers() {
   [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
   "$venv/bin/python" -c "import torch, transformers" 2> /dev/null ||
     "$venv/bin/pip" install --quiet "torch==$torch_version" "transformers==$transformers_version"
-  "$venv/bin/pip" install --quiet 'nanobind>=2.5' 'scikit-build-core>=0.10' pytest numpy mypy
+  "$venv/bin/pip" install --quiet 'nanobind>=2.5' 'scikit-build-core>=0.10' pytest numpy mypy peft
 }
 
 # keeps_as_tinylm <environment> <folder>: what transformers keeps of tinylm's recall questions is what tinylm keeps.

@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 import sys
 import weakref
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import numpy as np
 import torch
@@ -126,6 +127,7 @@ class Eviction:
         self._scorer = self._admission.scorer if self._admission is not None else self.facts.scorer
         self.decisions = 0
         self.kept: Kept | None = None
+        model = _without_adapters(model)
         self._model: Any = model
         when = ("prefill" if self._admission is None else "forward") if when is None else when
         self._when, self._progress = when, progress
@@ -222,15 +224,39 @@ class Eviction:
 
     def _whole_prefill(self, *args: Any, **kwargs: Any) -> Any:
         """The prefill of `generate`, of which all chunks are shown before the policy decides."""
-        self._in_prefill, self._pending = True, None
+        within, self._in_prefill = self._in_prefill, True
+        self._pending = self._pending if within else None
         try:
             output = type(self._model)._prefill(self._model, *args, **kwargs)
         finally:
+            self._in_prefill = within
+        if not within:
+            self._decide_pending()
+        return output
+
+    @contextmanager
+    def prompt(self) -> Iterator[None]:
+        """Forwards inside of this block are chunks of one prompt, after whose last one the policy decides.
+
+            with kvpolicy.hf.evict(model, policy) as eviction:
+                with eviction.prompt():
+                    for chunk in prompt.split(512, dim=1):
+                        model(input_ids=chunk, past_key_values=cache)
+        """
+        self._in_prefill, self._pending = True, None
+        try:
+            yield
+        except BaseException:
+            self._pending = None
+            raise
+        finally:
             self._in_prefill = False
+        self._decide_pending()
+
+    def _decide_pending(self) -> None:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._evict(*pending)
-        return output
 
     def _begin_drafts(self, *args: Any, **kwargs: Any) -> Any:
         """Speculative decoding begins. Which tokens of a forward stay is known when the next one begins."""
@@ -562,6 +588,15 @@ class Eviction:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+def _without_adapters(model: Any) -> Any:
+    """The model that PEFT has put adapters into, whose `generate` and prefill PEFT calls."""
+    if not hasattr(model, "get_base_model"):
+        return model
+    virtual = getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
+    expects(not virtual, "model", type(model).__name__, "it puts rows of its own into the cache, which are no tokens")
+    return model.get_base_model()
 
 
 def _given(evictor: Evictor, tensor: torch.Tensor) -> Any:
