@@ -4,8 +4,6 @@ Log probabilities of all tokens, over the whole vocabulary: at most 1e-4 from th
 whole cache. Each test says so of another way to run vLLM.
 """
 
-import os
-
 import pytest
 
 pytest.importorskip("vllm")
@@ -248,51 +246,6 @@ def test_rows_lie_where_vllm_writes_them(dtype, channels, block):
         mask[slots] = False
         others = mask.nonzero()[:, 0]
         assert not rows[others // block, others % block].any()
-
-
-REFUSED = [
-    ({"policy": "h2o | budget(64)"}, {}, "h2o reads the query rows of every token"),
-    ({"policy": "knorm | budget(64, scope=layer)"}, {}, "lets lanes keep unequal numbers"),
-    ({"policy": "knorm | budget(ratio=0.5)"}, {}, "does not leave every lane"),
-    ({"policy": "trim_kv | budget(64)"}, {}, "reads the signal retention"),
-    ({"policy": "knrm | budget(64)"}, {}, "column 1 = knrm"),
-    ({"policy": "knorm | budget(64)", "slak": 1}, {}, "has 'slak'"),
-    ({"policy": "knorm | budget(64)", "slack": -1}, {}, "slack = -1"),
-    ({"policy": "knorm | sinks(60) | budget(64)"}, {}, "it protects"),
-    ({"policy": "knorm | budget(64)"}, {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}}, "speculative_config is given"),
-]
-
-
-@pytest.mark.parametrize("asked, options, sentence", REFUSED)
-def test_what_cannot_be_cut_is_refused_at_the_start(asked, options, sentence):
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
-
-    try:
-        with pytest.raises(ValueError, match=sentence) as raised:
-            e.engine(e.model_folder(), additional_config={"kvpolicy": asked}, **options)
-        assert "\n" not in str(raised.value)
-    finally:
-        cleanup_dist_env_and_memory()
-
-
-@pytest.mark.parametrize("name", ["CPU_MLA", "AMX_MLA"])
-def test_latent_attention_is_refused(name):
-    from types import SimpleNamespace
-
-    from vllm.v1.attention.backends.registry import AttentionBackendEnum
-
-    import kvpolicy_vllm
-    from kvpolicy_vllm import mla
-
-    kvpolicy_vllm.register()
-    backend, asked = AttentionBackendEnum[name].get_class(), {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mla, "get_current_vllm_config", lambda: SimpleNamespace(additional_config=asked))
-        assert backend.get_impl_cls() is backend.__mro__[1].get_impl_cls()
-        asked["kvpolicy"] = {"policy": "knorm | budget(64)"}
-        with pytest.raises(ValueError, match="the model has latent attention"):
-            backend.get_impl_cls()
 
 
 def test_a_version_that_was_not_tested_is_warned_about(made, monkeypatch):
