@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs what kvpolicy's tests, examples and benchmarks need on Debian 12 or Ubuntu 24.04.
-# tools/setup.sh [--ci]     --ci: also clang, clang-format, clang-tidy, libc++ and llvm 19, doxygen, pkg-config, chromium, Open MPI
+# tools/setup.sh [--ci] [PACKAGE...]
+#   --ci      also clang, clang-format, clang-tidy, libc++ and llvm 19, doxygen, pkg-config, chromium, Open MPI
+#   PACKAGE   others, which an engine needs
 set -euo pipefail
 
 packages=(g++ cmake ninja-build python3 libeigen3-dev nlohmann-json3-dev libcli11-dev libfmt-dev doctest-dev
@@ -8,7 +10,9 @@ packages=(g++ cmake ninja-build python3 libeigen3-dev nlohmann-json3-dev libcli1
 if [[ "${1:-}" == --ci ]]; then
   packages+=(clang-19 clang-format-19 clang-tidy-19 llvm-19 libclang-rt-19-dev libc++-19-dev libc++abi-19-dev chromium doxygen
              pkg-config python3-venv libopenmpi-dev openmpi-bin)
+  shift
 fi
+packages+=("$@")
 
 if ! command -v dpkg > /dev/null; then
   echo "tools/setup.sh knows Debian and Ubuntu; elsewhere install what these packages hold: ${packages[*]}"

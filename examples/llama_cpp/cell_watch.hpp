@@ -28,8 +28,8 @@ class cell_counter {
 
  private:
   static std::size_t size(llama_context* of, int sequence) {
-#if defined(LLAMA_STATE_SEQ_FLAGS_ON_DEVICE)  // rows, which would be copied in the memory of a device, do not count
-                                              // then
+// With this flag the size is that without rows, because they would be copied within the memory of a device.
+#if defined(LLAMA_STATE_SEQ_FLAGS_ON_DEVICE)
     return llama_state_seq_get_size_ext(of, sequence, LLAMA_STATE_SEQ_FLAGS_ON_DEVICE);
 #else
     return llama_state_seq_get_size(of, sequence);

@@ -4,6 +4,7 @@ With KVPOLICY_TEST_DEVICE set, decisions are made on the emulated device, for wh
 """
 
 import os
+import sys
 
 import pytest
 
@@ -18,6 +19,5 @@ else:
 @pytest.fixture(autouse=True)
 def on_the_emulated_device(monkeypatch):
     if os.environ.get("KVPOLICY_TEST_DEVICE"):
-        for module in ("kvpolicy._decide", "kvpolicy.hf"):
-            if module == "kvpolicy._decide" or "torch" in globals():
-                monkeypatch.setattr(f"{module}.placement", lambda arrays: {"device": 0})
+        for module in {"kvpolicy._decide", "kvpolicy.hf"} & set(sys.modules):
+            monkeypatch.setattr(f"{module}.placement", lambda arrays: {"device": 0})

@@ -53,6 +53,9 @@ TEST_SUITE("budget/budget") {
     CHECK(limit({}, 500) == 52);
     CHECK(limit({}, 65) == 33);
     CHECK(kv::whole_blocks{.tokens = 16, .block = 32}({}, 100) == 36);  // less than a block and the tail
+    CHECK(kv::whole_blocks{.tokens = 16, .block = 32}({}, 31) == 31);
+    CHECK(kv::whole_blocks{.tokens = 16, .block = no_limit}({}, 100) == 100);
+    CHECK(kv::whole_blocks{.tokens = 16, .block = 1 << 30}({}, no_limit) == no_limit);
     for (int count = 1; count < 400; ++count) {
       for (int tokens : {1, 31, 32, 33, 100, 128}) {
         int const kept = std::min(count, kv::whole_blocks{tokens, 32}({}, count));
@@ -61,6 +64,8 @@ TEST_SUITE("budget/budget") {
         CHECK((kept == count || kept > tokens - 32));
       }
     }
+    CHECK(error_of([] { static_cast<void>(kv::parse_cache_policy("select: quest | budget(64, block=32)")); }) ==
+          "parse: column 28 = block, but a selection reads pages: page(size) says how large they are");
     erases(limit);
     CHECK(kv::to_string(limit) == "budget(64, block=32)");
     CHECK(kv::parse("knorm | budget(64, block=32)").budget == kv::any_budget(limit));

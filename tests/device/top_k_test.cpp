@@ -291,7 +291,9 @@ TEST_SUITE("device/top_k") {
       }
       for (int const k : {1, 32, 33, 1057, 1080, 2000}) {
         for (int which = 0; which < devices::many; ++which) {
-          if (under_address_sanitizer && which != turn % devices::many) continue;
+          if (under_address_sanitizer && which != turn % devices::many &&
+              (!at_night() || which != (turn + 2) % devices::many))
+            continue;
           CAPTURE(every);
           CAPTURE(k);
           CHECK(agree(scores.view(), between{{.tokens = k}, 0, 0}, some.of[which]));

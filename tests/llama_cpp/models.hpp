@@ -72,6 +72,17 @@ inline std::vector<std::string> sentencepiece_bytes() {
   return made;
 }
 
+/// The projections of a layer: 4 query heads, 2 KV heads, 16 channels.
+inline void add_projections(random_model& made, int layer) {
+  made.add(layer, "attn_q.weight", 32, 64);
+  made.add(layer, "attn_k.weight", 32, 32);
+  made.add(layer, "attn_v.weight", 32, 32);
+  made.add(layer, "attn_output.weight", 64, 32);
+  made.add(layer, "ffn_gate.weight", 32, 64);
+  made.add(layer, "ffn_up.weight", 32, 64);
+  made.add(layer, "ffn_down.weight", 64, 32);
+}
+
 /// A model whose layers attend to the last `window` tokens, or to all of them if it is 0.
 inline model_pointer gemma3(int window) {
   random_model made("gemma3");
@@ -80,13 +91,7 @@ inline model_pointer gemma3(int window) {
     for (char const* norm : {"attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"})
       made.add(layer, std::string(norm) + ".weight", 32, 1);
     for (char const* norm : {"attn_q_norm", "attn_k_norm"}) made.add(layer, std::string(norm) + ".weight", 16, 1);
-    made.add(layer, "attn_q.weight", 32, 64);
-    made.add(layer, "attn_k.weight", 32, 32);
-    made.add(layer, "attn_v.weight", 32, 32);
-    made.add(layer, "attn_output.weight", 64, 32);
-    made.add(layer, "ffn_gate.weight", 32, 64);
-    made.add(layer, "ffn_up.weight", 32, 64);
-    made.add(layer, "ffn_down.weight", 64, 32);
+    add_projections(made, layer);
   }
   return made.load();
 }

@@ -13,13 +13,7 @@ model_pointer bytes_of_sentencepiece() {
   random_model made("llama", sentencepiece_bytes());
   for (int layer = 0; layer < 2; ++layer) {
     for (char const* norm : {"attn_norm", "ffn_norm"}) made.add(layer, std::string(norm) + ".weight", 32, 1);
-    made.add(layer, "attn_q.weight", 32, 64);
-    made.add(layer, "attn_k.weight", 32, 32);
-    made.add(layer, "attn_v.weight", 32, 32);
-    made.add(layer, "attn_output.weight", 64, 32);
-    made.add(layer, "ffn_gate.weight", 32, 64);
-    made.add(layer, "ffn_up.weight", 32, 64);
-    made.add(layer, "ffn_down.weight", 64, 32);
+    add_projections(made, layer);
   }
   return made.load();
 }

@@ -15,13 +15,9 @@ install_llama_cpp() {
     echo "llama.cpp: $llama_cpp_prefix is there"
     return 0
   fi
-  tools/setup.sh
-  if ! python3 -c 'import ensurepip, venv' 2> /dev/null && command -v dpkg > /dev/null; then
-    local as_root=()
-    [[ $(id -u) -eq 0 ]] || as_root=(sudo)
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 \
-      install -y --no-install-recommends python3-venv < /dev/null
-  fi
+  local packages=()
+  python3 -c 'import ensurepip, venv' 2> /dev/null || packages=(python3-venv)
+  tools/setup.sh "${packages[@]}"
   work=$(mktemp -d)
   # In a subshell, so that the trap is its own, and a failure at any step ends it.
   (

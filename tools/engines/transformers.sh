@@ -12,20 +12,9 @@ transformers_venv() {
 }
 
 install_transformers() {
-  local package missing=() as_root=() venv
-  tools/setup.sh
-  if command -v dpkg > /dev/null; then
-    for package in python3-venv python3-dev; do
-      dpkg -s "$package" 2> /dev/null | grep -q '^Status: install ok installed' || missing+=("$package")
-    done
-  fi
-  if [[ ${#missing[@]} -gt 0 && -z ${KVPOLICY_TRANSFORMERS_VENV:-} ]]; then
-    [[ $(id -u) -eq 0 ]] || as_root=(sudo)
-    echo "installing ${missing[*]}"
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 update || true
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 install -y \
-      --no-install-recommends "${missing[@]}"
-  fi
+  local venv packages=(python3-venv python3-dev)
+  [[ -z ${KVPOLICY_TRANSFORMERS_VENV:-} ]] || packages=()
+  tools/setup.sh "${packages[@]}"
   venv=$(transformers_venv)
   [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
   "$venv/bin/python" -c "import torch, transformers" 2> /dev/null ||

@@ -24,20 +24,8 @@ END
 }
 
 install_vllm() {
-  local package missing=() as_root=() venv wanted
-  tools/setup.sh
-  if command -v dpkg > /dev/null; then
-    for package in python3-venv python3-dev libnuma1; do
-      dpkg -s "$package" 2> /dev/null | grep -q '^Status: install ok installed' || missing+=("$package")
-    done
-  fi
-  if [[ ${#missing[@]} -gt 0 ]]; then
-    [[ $(id -u) -eq 0 ]] || as_root=(sudo)
-    echo "installing ${missing[*]}"
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 update || true
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 install -y \
-      --no-install-recommends "${missing[@]}"
-  fi
+  local venv wanted
+  tools/setup.sh python3-venv python3-dev libnuma1
   venv=$(vllm_venv)
   [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
   if [[ ! -f $venv/complete ]] && ! "$venv/bin/python" -c 'import vllm.config, transformers, xgrammar' > /dev/null 2>&1; then

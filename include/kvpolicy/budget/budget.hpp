@@ -103,12 +103,14 @@ struct per_lane {
 };
 
 namespace detail {
-/// The most entries that are whole blocks and what is behind them, at least one block; all of `count` up to `tokens`.
+/// `tokens`, or where there are more entries: those behind the last whole block, and as many blocks as fit beside them,
+/// at least one. A lane of less than a block and its tail keeps all.
 [[nodiscard]] KVPOLICY_HD constexpr int whole_blocks_of(int tokens, int block, int count) {
   if (count <= tokens) return tokens;
   int const tail = count % block;
   int const fitting = tokens > tail ? (tokens - tail) / block : 0;
-  return tail + (fitting > 1 ? fitting : 1) * block;
+  int const kept = fitting > 1 ? fitting : 1;
+  return kept < count / block ? tail + kept * block : count;
 }
 }  // namespace detail
 

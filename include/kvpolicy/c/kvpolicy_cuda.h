@@ -1,4 +1,4 @@
-/* The C interface over CUDA memory, of kvpolicy::cuda: every call of kvpolicy.h about a cache on a device.
+/* The C interface over CUDA memory, of kvpolicy::compiled_cuda: the calls of kvpolicy.h about a cache on a device.
  *
  *     kvpolicy_cuda_make(policy, &cache, stream, &state);
  *     kvpolicy_append(state, 0, tokens, position);

@@ -37,10 +37,9 @@ struct vllm {
                                     .prefix_reuse = true,
                                     .opaque = "fp8, int8"};
 
-  /// - throws: `invalid_argument` if an order is not one of axes with S, if only one of both has L, if the pointers
-  /// that
-  ///   they need are null, if keys and values have different head sizes, or if rows are opaque and `row_bytes` is not
-  ///   given.
+  /// - throws: `invalid_argument` if an order is not one of axes with S, if one of both has L and the other one not, if
+  ///   the pointers that they need are null, if keys and values have different head sizes, or if rows are opaque and
+  ///   `row_bytes` is not given.
   [[nodiscard]] cache view(lanes const& batch) const {
     bool const together = order.find('L') != std::string_view::npos;
     std::string_view const of_values = value_order.empty() ? order : value_order;

@@ -182,6 +182,10 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
         spec_argument const& by = *budget_argument(from, "by");
         refuse_spec(by.value_column, by.value, "every lane of a selection has the same budget");
       }
+      if (made.budget.block > 0) {
+        spec_argument const& block = *budget_argument(from, "block");
+        refuse_spec(block.name_column, block.name, "a selection reads pages: page(size) says how large they are");
+      }
     } else if (from.name == "dense") {
       once(dense, from);
       made.dense_layers = read_part<layers_argument>(from, {made.dense_layers}).layers;

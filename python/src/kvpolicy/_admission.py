@@ -32,8 +32,10 @@ class Admission:
 
     def admits(self, numbers: torch.Tensor, first: list[int]) -> torch.Tensor:
         """Which new tokens are admitted, by the numbers [sequence, KV head, token] of a gate. `first` are the positions of the first ones."""
-        least = numbers.new_tensor(self.least)
-        positions = numbers.new_tensor(first).long()[:, None] + numbers.new_ones(numbers.shape[2]).cumsum(0).long() - 1
+        import torch  # `kvpolicy.decide` reads admissions without it
+
+        least = torch.tensor(self.least, dtype=torch.float32, device=numbers.device)
+        positions = torch.tensor(first, device=numbers.device)[:, None] + torch.arange(numbers.shape[2], device=numbers.device)
         return (numbers > least if self.strict else numbers >= least) | (positions < self.sinks)[:, None]
 
     def visible(self, admitted: torch.Tensor, new: int) -> torch.Tensor:
@@ -42,8 +44,10 @@ class Admission:
         A lane holds its last `window` tokens before a forward, so that the distance of two rows below `window` is that of
         their positions.
         """
+        import torch
+
         rows = admitted.shape[2]
-        at = admitted.new_ones(rows).long().cumsum(0)
+        at = torch.arange(rows, device=admitted.device)
         return (at[rows - new :, None] - at < self.window) | admitted[:, :, None]
 
 

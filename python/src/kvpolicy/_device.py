@@ -14,7 +14,8 @@ def placement(arrays: Iterable[Any]) -> dict[str, int]:
     """The device and the stream of an Evictor for these arrays; empty for host memory.
 
     Only tensors of PyTorch say on which stream they are made, which is PyTorch's current one. Tensors on several devices,
-    and those on a device for which the package was not built, are for the host.
+    and those on a device for which the package was not built, get an Evictor of host memory, which refuses what was not
+    copied there.
     """
     devices = {getattr(one, "device", None) for one in arrays}
     device: Any = devices.pop() if len(devices) == 1 else None

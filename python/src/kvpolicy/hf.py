@@ -625,7 +625,8 @@ def evict(
     - `threads`: threads that decide; by default one for each processor.
 
     The cache is the `DynamicCache` that `generate` makes, or one of yours (`past_key_values`), which you keep for several
-    turns. Batches are padded on the left. Decisions are made in host memory: a cache on a GPU is copied to it.
+    turns. Batches are padded on the left. A cache on a GPU is decided about there, if the package was
+    built for it; else it is copied to host memory for a decision.
 
     Raises ValueError in one line, and leaves model and cache as they were, for a policy that is not sound, one whose
     signals a model does not give, models without a layer that attends to all tokens, and caches that are static, quantised

@@ -6,8 +6,6 @@
     keys = keys.gather(3, rows[..., None].expand(-1, -1, -1, -1, keys.shape[-1]))
 """
 
-from __future__ import annotations
-
 from typing import Optional
 
 import torch
@@ -17,26 +15,20 @@ from ._decide import decide
 __all__ = ["kept"]
 
 
-# The annotations are the operator's schema.
-def _kept(
+# PyTorch makes the operator's schema from the annotations, so that they are no texts here.
+@torch.library.custom_op("kvpolicy::kept", mutates_args=())
+def kept(
     policy: str, keys: torch.Tensor, values: Optional[torch.Tensor] = None, queries: Optional[torch.Tensor] = None,
     scores: Optional[torch.Tensor] = None, scale: Optional[float] = None, soft_cap: float = 0.0,
 ) -> torch.Tensor:
+    """The entries that a policy keeps, int64 [layer, sequence, KV head, kept], ascending, as `torch.ops.kvpolicy.kept`.
+
+    `keys`, `values` and `queries` are [layer, sequence, head, row, channel], or without the first axis, or without the
+    first two, as `kvpolicy.decide` reads them. The number of kept entries is known when the operator has run. It raises
+    ValueError as `decide` does, and if lanes keep unequal numbers of entries. The operator has no gradient.
+    """
     made = decide(policy, keys=keys, values=values, queries=queries, scores=scores, scale=scale, soft_cap=soft_cap)
     return torch.as_tensor(made.array()).to(keys.device, torch.int64)
-
-
-_kept.__annotations__ = {
-    "policy": str, "keys": torch.Tensor, "values": Optional[torch.Tensor], "queries": Optional[torch.Tensor],
-    "scores": Optional[torch.Tensor], "scale": Optional[float], "soft_cap": float, "return": torch.Tensor,
-}
-kept = torch.library.custom_op("kvpolicy::kept", _kept, mutates_args=())
-kept.__doc__ = """The entries that a policy keeps, int64 [layer, sequence, KV head, kept], ascending, as `torch.ops.kvpolicy.kept`.
-
-`keys`, `values` and `queries` are [layer, sequence, head, row, channel], or without the first axis, or without the first
-two, as `kvpolicy.decide` reads them. The number of kept entries is known when the operator has run. It raises ValueError as
-`decide` does, and if lanes keep unequal numbers of entries. The operator has no gradient.
-"""
 
 
 @kept.register_fake
