@@ -13,8 +13,9 @@ tools/engines.sh ENGINE...   what each needs is installed, its tests run, and th
   mpi            Open MPI from the system's packages
   llama_cpp_soak ten thousand steps of llama.cpp under sanitizers, some minutes
 
-tools/engines.sh table       asks one set of weights the same questions in three engines, and writes the table of
-                             docs/engines.md; it needs llama_cpp and transformers
+tools/engines.sh table       asks one set of weights the same questions in four engines, and writes the table of
+                             docs/engines.md; it installs llama_cpp, transformers and vllm
+tools/engines.sh vllm_bench  runs requests of 2k to 16k tokens in vLLM with and without a policy, in the same memory
 END
 }
 
@@ -32,8 +33,11 @@ make_table() {
   "$python" -c 'import kvpolicy.hf' 2> /dev/null || "$python" -m pip install --quiet --no-build-isolation ./python
   OMP_WAIT_POLICY=passive build/release/bin/recall_engines --out "$made/two.json" "${named[@]}"
   "$python" python/recall.py --out "$made/third.json" "${policies[@]}"
-  versions="llama.cpp of llama-cpp-python $llama_cpp_version (float32, no flash attention), transformers $transformers_version, PyTorch $torch_version"
-  python3 tools/engines/table.py --versions "$versions" --write docs/engines.md "$made/two.json" "$made/third.json"
+  build_vllm_packages
+  "$(vllm_venv)/bin/python" python/vllm/recall.py --out "$made/fourth.json" "${policies[@]}" 2>&1 | grep -v WARNING
+  versions="llama.cpp of llama-cpp-python $llama_cpp_version (float32, no flash attention), transformers $transformers_version, PyTorch $torch_version,"
+  versions="$versions vLLM $vllm_version (blocks of 32)"
+  python3 tools/engines/table.py --versions "$versions" --write docs/engines.md "$made"/{two,third,fourth}.json
 }
 
 for name in "$@"; do
@@ -41,8 +45,8 @@ for name in "$@"; do
     usage
     exit 0
   fi
-  if [[ $name != table && ! -f tools/engines/$name.sh ]]; then
-    echo "tools/engines.sh: engine = $name, but there are llama_cpp, transformers, vllm, mpi, llama_cpp_soak and table" >&2
+  if [[ $name != table && $name != vllm_bench && ! -f tools/engines/$name.sh ]]; then
+    echo "tools/engines.sh: engine = $name, but there are llama_cpp, transformers, vllm, mpi, llama_cpp_soak, table and vllm_bench" >&2
     exit 2
   fi
 done
@@ -58,7 +62,13 @@ for name in "$@"; do
     source tools/engines/transformers.sh
     step 'llama_cpp: install' install_llama_cpp
     step 'transformers: install' install_transformers
+    source tools/engines/vllm.sh
+    step 'vllm: install' install_vllm
     step 'table' make_table
+  elif [[ $name == vllm_bench ]]; then
+    source tools/engines/vllm.sh
+    step 'vllm: install' install_vllm
+    step 'vllm_bench' bench_vllm
   else
     source "tools/engines/$name.sh"
     step "$name: install" "install_$name"

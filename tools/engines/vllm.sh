@@ -1,6 +1,7 @@
 # vLLM under a policy, python/vllm. tools/engines.sh reads this file; it runs in the repository's root.
 # install_vllm: an environment with vLLM for processors in the cache folder (a download of 3 GB, 6 GB on disk, 5 to 10 minutes).
 # test_vllm: builds the packages in python/ and python/vllm/, installs them there, and runs the tests; some 20 minutes.
+# bench_vllm: prints what bench/engines/vllm_serving.py measures.
 # KVPOLICY_VLLM_VENV names another environment, which has vLLM already.
 
 vllm_version=0.32.0
@@ -40,16 +41,31 @@ install_vllm() {
   touch "$venv/complete"
 }
 
+# Installs the wheels of python/ and python/vllm/, and sets what vLLM reads on shared cores.
+build_vllm_packages() {
+  local venv made status=0
+  venv=$(vllm_venv)
+  made=$(mktemp -d)
+  cp -r python/vllm "$made/sources" # setuptools writes beside the sources
+  "$venv/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir "$made" ./python &&
+    "$venv/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir "$made" "$made/sources" &&
+    "$venv/bin/pip" install --quiet --no-deps --force-reinstall "$made"/kvpolicy*.whl || status=1
+  rm -rf "$made"
+  export VLLM_CPU_OMP_THREADS_BIND=nobind OMP_WAIT_POLICY=passive VLLM_NO_USAGE_STATS=1
+  return "$status"
+}
+
+bench_vllm() {
+  build_vllm_packages || return 1
+  "$(vllm_venv)/bin/python" bench/engines/vllm_serving.py
+}
+
 test_vllm() {
   local venv made file status=0
   venv=$(vllm_venv)
-  made=$(mktemp -d)
   cmp LICENSE python/vllm/LICENSE || status=1
-  "$venv/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir "$made" ./python || { rm -rf "$made"; return 1; }
-  cp -r python/vllm "$made/sources" # setuptools writes beside the sources
-  "$venv/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir "$made" "$made/sources" || { rm -rf "$made"; return 1; }
-  "$venv/bin/pip" install --quiet --no-deps --force-reinstall "$made"/kvpolicy*.whl
-  export VLLM_CPU_OMP_THREADS_BIND=nobind OMP_WAIT_POLICY=passive VLLM_NO_USAGE_STATS=1
+  build_vllm_packages || return 1
+  made=$(mktemp -d)
   # One process for each file: vLLM's state of a process ends with it.
   for file in python/vllm/tests/test_*.py; do
     "$venv/bin/python" -m pytest -q -s -p no:cacheprovider -W ignore "$file" > "$made/log" 2>&1 || status=1

@@ -41,12 +41,12 @@ def prompt(length: int, seed: int) -> list[int]:
     return torch.randint(0, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def engine(folder, policy=None, slack=None, *, alone=True, **options):
+def engine(folder, policy=None, slack=None, *, alone=True, during_prefill=False, **options):
     """An LLM. `alone`: engine and model run in this process."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if alone else "1"
     from vllm import LLM
 
-    given = {} if policy is None else {"additional_config": {"kvpolicy": {"policy": policy} | ({} if slack is None else {"slack": slack})}}
+    given = {} if policy is None else {"additional_config": {"kvpolicy": {"policy": policy} | ({} if slack is None else {"slack": slack}) | ({"during_prefill": True} if during_prefill else {})}}
     kept = dict(skip_tokenizer_init=True, dtype="float32", block_size=32, max_model_len=2304, enforce_eager=True, enable_prefix_caching=False,
                 kv_cache_memory_bytes=64 << 20, gpu_memory_utilization=0.2, max_logprobs=VOCABULARY, disable_log_stats=True, seed=0)
     return LLM(str(folder), **(kept | given | options))
@@ -131,12 +131,15 @@ class Reference:
         self.kept.append(made)
 
 
-def cuts_by_hand(budget, block, slack, first, total):
-    """The cuts of a request that begins to decode at `first` tokens and ends with `total`: tokens, kept entries, newest ones."""
+def cuts_by_hand(budget, block, slack, first, total, between=()):
+    """The cuts of a request that begins to decode at `first` tokens and ends with `total`: tokens, kept entries, newest ones.
+
+    `between`: the numbers of tokens between chunks of its prompt, which is cut there, too.
+    """
     made, held_from, most = [], 0, max(1, budget // block)
-    for tokens in range(first, total):
+    for tokens in [*between, *range(first, total)]:
         held = tokens - held_from * block
-        due = tokens == first if not made and tokens == first else slack > 0 and tokens % block == 0 and held // block >= most + slack
+        due = tokens == first or slack > 0 and held >= (most + slack) * block
         if not due or held <= budget:
             continue
         newest = tokens % block
@@ -149,17 +152,17 @@ def cuts_by_hand(budget, block, slack, first, total):
     return made
 
 
-def differences(reference, prompt, tokens, logprobs, budget, block, slack, begins=None):
+def differences(reference, prompt, tokens, logprobs, budget, block, slack, begins=None, between=()):
     """The largest difference of log probabilities under the reference's own cuts, and the number of tokens that it would choose, too.
 
     `logprobs` are those of all tokens of the vocabulary, or of the new tokens only. `begins` are the numbers of tokens at which the request began to decode: those of its prompt, and those that it had when it
-    was preempted, because then it is computed again from its start without a cut.
+    was preempted, because then it is computed again from its start without a cut. `between` is as in `cuts_by_hand`.
     """
     everything, worst, same = prompt + tokens, 0.0, 0
     begins = sorted({len(prompt), *(begins or [])}) + [len(everything)]
     for begin, end in zip(begins, begins[1:]):
         reference.restart()
-        cuts = {at: (kept, newest) for at, kept, newest in cuts_by_hand(budget, block, slack, begin, end - 1)}
+        cuts = {at: (kept, newest) for at, kept, newest in cuts_by_hand(budget, block, slack, begin, end - 1, between)}
         at = 0
         for stop in sorted({begin, *cuts, end - 1}):
             if stop > at:

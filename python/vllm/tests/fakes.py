@@ -160,6 +160,11 @@ class FullAttentionSpec:
     sliding_window: int | None = None
     attention_chunk_size: int | None = None
     non_causal: bool = False
+    dtype: object = None
+    page_size_bytes: int = 100
+
+    def max_memory_usage_bytes(self, vllm_config):
+        return 1000 * self.page_size_bytes
 
     @classmethod
     def merge(cls, specs):
@@ -175,14 +180,27 @@ class Metadata:
     max_seq_len: int
 
 
-class MetadataBuilder:
-    isa = "vec"
+class DeviceMetadataBuilder:
+    """A backend's on a GPU."""
+
+    supports_update_block_table = True
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
-        self.layer_names, self.block_size, self.num_kv_heads = layer_names, kv_cache_spec.block_size, kv_cache_spec.num_kv_heads
+        self.layer_names = layer_names
+
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config, kv_cache_spec):
+        return "always"
 
     def build(self, common_prefix_len, common, fast_build=False):
         return Metadata(common.block_table_tensor, common.seq_lens, common.max_seq_len)
+
+
+class MetadataBuilder(DeviceMetadataBuilder):
+    """A backend's on a processor. `isa` is how it lays rows out."""
+
+    supports_update_block_table = False
+    isa = "vec"
 
 
 @dataclass
@@ -194,10 +212,32 @@ class Common:
     block_table_tensor: object
     is_prefilling: object
     max_seq_len: int = 0
+    seq_lens_cpu_upper_bound: object = None
     _num_computed_tokens_cache: object = None
 
     def replace(self, **changes):
         return replace(self, **changes)
+
+
+def write_by_formula(key, value, keys, values, slots, isa):
+    """What attention on a processor does with the rows of new tokens, [token, KV head, channel], number by number."""
+    tokens, heads, channels = key.shape
+    blocks, _, size, _ = keys.shape
+    t, d = slots[:, None] % size, _range(channels)[None]
+    if isa == "amx":
+        of_key = t // 16 * 16 * channels + d // 2 * 32 + t % 16 * 2 + d % 2
+        of_value = d // 16 * 16 * size + t // 2 * 32 + d % 16 * 2 + t % 2
+    else:
+        of_key, of_value = d * size + t, t * channels + d
+    for head in range(heads):
+        for rows, cache, number in ((key, keys, of_key), (value, values, of_value)):
+            cache[slots[:, None] // size, head, number // channels, number % channels] = rows[:, head]
+
+
+def _range(count):
+    import torch
+
+    return torch.arange(count)
 
 
 class Registry:
@@ -222,11 +262,11 @@ class Logger:
 
 VLLM = {
     "vllm": {},
+    "vllm._custom_ops": {"cpu_attn_reshape_and_cache": write_by_formula},
     "vllm.logger": {"init_logger": lambda name: Logger()},
     "vllm.v1": {},
     "vllm.v1.attention": {},
-    "vllm.v1.attention.backends": {},
-    "vllm.v1.attention.backends.cpu_attn": {"CPUAttentionMetadata": Metadata, "CPUAttentionMetadataBuilder": MetadataBuilder},
+    "vllm.v1.attention.backend": {"AttentionCGSupport": types.SimpleNamespace(NEVER="never")},
     "vllm.v1.core": {},
     "vllm.v1.core.single_type_kv_cache_manager": {"FullAttentionManager": FullAttentionManager},
     "vllm.v1.kv_cache_interface": {"FullAttentionSpec": FullAttentionSpec},

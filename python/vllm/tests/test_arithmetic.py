@@ -53,6 +53,28 @@ def test_memory_is_bounded_for_any_length(budget, block, slack):
             assert tokens // block - course.skip <= cuts.whole + slack - (1 if tokens > prompt or budget >= block else 0) or not cuts.skipped(tokens)
 
 
+@pytest.mark.parametrize("budget, block", SIZES)
+@pytest.mark.parametrize("slack", [1, 3])
+def test_memory_is_bounded_while_a_prompt_is_read_in_chunks(budget, block, slack):
+    """What a request holds when a step begins, with the blocks that the cut of the step before gave back, and the step's own."""
+    draw = random.Random(budget)
+    for largest in (1, block - 1, 5 * block, 3 * budget):
+        cuts = Cuts(budget, block, slack, during_prefill=True)
+        course, prompt, tokens, free, most = Course(cuts), draw.randrange(1, 20 * budget), 0, 0, 0
+        first = None
+        while tokens < prompt + 3 * budget:
+            free, before = course.skip, course.skip
+            if course.step(tokens, tokens >= prompt):
+                first = first or tokens
+                assert course.skip > before
+            new = min(draw.randint(1, largest), prompt - tokens) if tokens < prompt else 1
+            tokens += new
+            most = max(most, -(-tokens // block) - free)
+        assert most <= cuts.most_held(largest)
+        assert first is None or first >= cuts.first(prompt)
+        assert first is None or course.intact >= cuts.skipped(cuts.first(prompt))
+
+
 def test_without_slack_there_is_one_cut():
     course = Course(Cuts(128, 32))
     assert not course.step(500, False) and course.step(600, True) and course.skip == 15

@@ -11,22 +11,32 @@ import pytest
 torch = pytest.importorskip("torch")
 kvpolicy = pytest.importorskip("kvpolicy")
 
-builder, spec, layout, settings, decision = fakes.over_fakes("builder", "spec", "layout", "settings", "decision")
-HEADS, GROUP, CHANNELS, LAYERS = 2, 2, 8, 3
+builder, spec, layout, settings, decision, tables = fakes.over_fakes("builder", "spec", "layout", "settings", "decision", "tables")
+HEADS, GROUP, CHANNELS, LAYERS = 2, 2, 16, 3
 
 
-def entries(rows: Any, blocks: Any, count: int) -> Any:
-    """The first `count` rows in these blocks as a tensor [1, KV head, entry, channel] of its own."""
-    picked = rows[blocks]
-    return picked.permute(2, 0, 1, 3).reshape(1, rows.shape[2], -1, rows.shape[3])[:, :, :count]
+class OnProcessor(builder.CutBuilding, fakes.MetadataBuilder):
+    on_device = False
 
 
-def new_builder(policy, slack, block, blocks=80):
+class WithAmx(OnProcessor):
+    isa = "amx"
+
+
+class OnDevice(builder.CutBuilding, fakes.DeviceMetadataBuilder):
+    """Tables and lengths are read as those of a device. They are in host memory here."""
+
+
+def new_builder(policy, slack, block, blocks=80, kind=OnProcessor, during_prefill=False):
     caches = [torch.full((blocks, HEADS, block, 2 * CHANNELS), 1e6) for _ in range(LAYERS)]
     layers = {f"layer {index}": SimpleNamespace(kv_cache=cache, impl=SimpleNamespace(num_heads=HEADS * GROUP, scale=0.3, logits_soft_cap=0)) for index, cache in enumerate(caches)}
-    config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers))
-    made = spec.cut_spec(fakes.FullAttentionSpec(block_size=block), settings.settings_of(policy, slack))
-    return builder.CutMetadataBuilder(spec.CutSpec.merge([made] * LAYERS), list(layers), config, None), caches
+    config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers), cache_config=SimpleNamespace(block_size=block))
+    made = spec.cut_spec(spec_of(block), settings.settings_of(policy, slack, during_prefill))
+    return kind(spec.CutSpec.merge([made] * LAYERS), list(layers), config, None), caches
+
+
+def spec_of(block, **changes):
+    return fakes.FullAttentionSpec(**dict(block_size=block, num_kv_heads=HEADS, head_size=CHANNELS, head_size_v=CHANNELS, dtype=torch.float32) | changes)
 
 
 class Request:
@@ -37,11 +47,11 @@ class Request:
         self.skip, self.given_back, self.began = 0, 0, False
 
 
-def cut(request, policy, budget, slack, block, window):
+def cut(request, policy, budget, slack, block, window, during_prefill):
     """The reference: what is alive after this step begins, by `kvpolicy.decide` about the request's own rows."""
-    held, most = request.tokens - request.skip * block, max(1, budget // block)
-    due = not request.began or slack > 0 and held >= (most + slack) * block
-    request.began = True
+    held, most, prefills = request.tokens - request.skip * block, max(1, budget // block), request.tokens < request.prompt
+    due = not prefills and not request.began or (during_prefill or not prefills) and slack > 0 and held >= (most + slack) * block
+    request.began = not prefills
     newest = request.tokens % block
     kept = max(1, (budget - newest) // block) * block + newest
     if not due or held <= budget or kept >= held:
@@ -60,15 +70,16 @@ def cut(request, policy, budget, slack, block, window):
 
 @pytest.mark.parametrize("policy, budget, window", [("snapkv(window=5) | budget(24)", 24, 5), ("streaming_llm | budget(20)", 20, 0), ("knorm | budget(33)", 33, 0),
                                                     ("tova | budget(24)", 24, 1), ("snapkv(window=4) | reduce_lanes(layer, mean) | budget(24)", 24, 4)])
-@pytest.mark.parametrize("slack", [0, 2])
-def test_attention_reads_what_each_lane_keeps(policy, budget, window, slack):
+@pytest.mark.parametrize("slack, during_prefill, kind, block", [(0, False, OnProcessor, 8), (2, False, OnProcessor, 8), (2, True, OnProcessor, 8), (1, False, WithAmx, 16),
+                                                                (2, True, OnDevice, 8)])
+def test_attention_reads_what_each_lane_keeps(policy, budget, window, slack, during_prefill, kind, block):
     if "reduce_lanes" in policy or "tova" in policy:
         global HEADS
         HEADS, before = 1, HEADS  # the reference decides about one lane at a time
     try:
-        block, draw = 8, random.Random(budget + slack)
+        draw = random.Random(budget + slack)
         torch.manual_seed(slack)
-        made, caches = new_builder(policy, slack, block)
+        made, caches = new_builder(policy, slack, block, kind=kind, during_prefill=during_prefill)
         free, running, cuts = list(range(1, 80)), [], 0
         for _ in range(400):
             if len(running) < 4 and draw.random() < 0.3:
@@ -81,24 +92,24 @@ def test_attention_reads_what_each_lane_keeps(policy, budget, window, slack):
             for row, request in enumerate(batch):
                 prefilling.append(request.tokens < request.prompt)
                 new = draw.randint(1, request.prompt - request.tokens) if prefilling[-1] else 1
-                if not prefilling[-1]:
-                    cuts += cut(request, policy, budget, slack, block, window)
+                cuts += cut(request, policy, budget, slack, block, window, during_prefill)
                 while len(request.blocks) * block < request.tokens + new:
                     request.blocks.append(free.pop(0))
                 table[row, : len(request.blocks)] = torch.tensor(request.blocks)
                 starts.append(starts[-1] + new)
                 request.tokens += new
                 ends.append(request.tokens)
-            common = fakes.Common(torch.tensor(starts, dtype=torch.int32), torch.tensor(ends, dtype=torch.int32), table, torch.tensor(prefilling), max(ends))
+            common = fakes.Common(torch.tensor(starts, dtype=torch.int32), torch.tensor(ends, dtype=torch.int32), table, torch.tensor(prefilling), max(ends),
+                                  torch.tensor(ends, dtype=torch.int32))
             step = made.build(0, common)
             for row, request in enumerate(batch):
                 new = starts[row + 1] - starts[row]
-                slots = torch.tensor([request.blocks[at // block] * block + at % block for at in range(request.tokens - new, request.tokens)])
+                blocks, written = torch.tensor(request.blocks), torch.arange(request.tokens - new, request.tokens).expand(HEADS, -1)
                 for layer, cache in enumerate(caches):
-                    for rows, mine in zip(layout.rows_of(cache), (request.keys, request.values)):
+                    for rows, mine in zip(layout.rows_of(cache, made.layout), (request.keys, request.values)):
                         fresh = torch.randn(new, HEADS, CHANNELS)
                         mine[layer] = torch.cat((mine[layer], fresh))
-                        rows[slots // block, slots % block] = fresh
+                        rows[layout.at(rows, blocks, written)] = fresh.transpose(0, 1).reshape(HEADS, new, *rows.shape[4:])
                     queries[layer].append(torch.randn(new, HEADS * GROUP, CHANNELS))
                     request.queries[layer] = torch.cat((request.queries[layer], queries[layer][-1]))
                     for head in range(HEADS):
@@ -110,8 +121,8 @@ def test_attention_reads_what_each_lane_keeps(policy, budget, window, slack):
                 assert count == request.tokens - request.skip * block
                 read = step.block_table[row, : -(-count // block)].long()
                 for layer, cache in enumerate(caches):
-                    for rows, mine in zip(layout.rows_of(cache), (request.keys, request.values)):
-                        seen = entries(rows, read, count)[0]
+                    for rows, mine in zip(layout.rows_of(cache, made.layout), (request.keys, request.values)):
+                        seen = layout.copied(rows, read, count)[0]
                         for head in range(HEADS):
                             assert torch.equal(seen[head], mine[layer][request.alive[layer][head], head])
             assert step.max_seq_len == int(step.seq_lens.max())
@@ -179,7 +190,7 @@ def test_a_run_without_requests_is_passed_on():
 
 
 def test_without_a_policy_the_builder_is_vllms():
-    made = builder.CutMetadataBuilder(fakes.FullAttentionSpec(block_size=8), ["layer 0"], None, None)
+    made = OnProcessor(fakes.FullAttentionSpec(block_size=8), ["layer 0"], None, None)
     common = fakes.Common(torch.tensor([0, 1]), torch.tensor([72], dtype=torch.int32), torch.ones(1, 10, dtype=torch.int32), torch.tensor([False]), 72)
     assert type(made.build(0, common)) is fakes.Metadata
 
@@ -198,8 +209,52 @@ def test_specs_that_are_refused(changes, sentence):
         spec.cut_spec(fakes.FullAttentionSpec(block_size=8, **changes), settings.settings_of("knorm | budget(24)"))
 
 
-@pytest.mark.parametrize("isa", ["amx", "neon", "rvv"])
+@pytest.mark.parametrize("isa", ["neon", "rvv"])
 def test_a_layout_that_is_not_known_is_refused(isa, monkeypatch):
     monkeypatch.setattr(fakes.MetadataBuilder, "isa", isa)
-    with pytest.raises(ValueError, match=f"the memory's layout is {isa}"):
+    with pytest.raises(ValueError, match=f"the memory's layout is {isa}, but rows of it are not known"):
         new_builder("knorm | budget(24)", 0, 8)
+
+
+@pytest.mark.parametrize("layout_name, other", [("vec", "amx"), ("amx", "vec")])
+def test_a_processor_that_writes_rows_elsewhere_is_refused(layout_name, other):
+    """What vLLM's own function writes is read back at the start."""
+    write = lambda key, value, keys, values, slots, _: fakes.write_by_formula(key, value, keys, values, slots, other)
+    layout.check(layout_name, 2, 32, 64, torch.bfloat16, fakes.write_by_formula)
+    with pytest.raises(ValueError, match=f"layout is {layout_name}, but this processor's rows lie elsewhere"):
+        layout.check(layout_name, 2, 32, 64, torch.bfloat16, write)
+
+
+def test_blocks_of_another_size_are_refused():
+    config = SimpleNamespace(cache_config=SimpleNamespace(block_size=64))
+    with pytest.raises(ValueError, match="attention reads blocks of 16 tokens, but the scheduler gives blocks of 64: --block-size 16"):
+        OnDevice(spec.cut_spec(spec_of(16), settings.settings_of("knorm | budget(24)")), ["layer 0"], config, None)
+
+
+def test_steps_of_requests_that_are_cut_are_in_no_graph():
+    of = spec.cut_spec(spec_of(8), settings.settings_of("knorm | budget(24)"))
+    assert OnDevice.get_cudagraph_support(None, of) == "never"
+    assert OnDevice.get_cudagraph_support(None, spec_of(8)) == "always"
+    assert new_builder("knorm | budget(24)", 0, 8, kind=OnDevice)[0].supports_update_block_table is False
+    assert OnDevice(spec_of(8), ["layer 0"], None, None).supports_update_block_table is True
+
+
+def test_a_device_table_is_read_as_an_array():
+    draw = np.random.default_rng(3)
+    table = draw.integers(1, 1000, (5, 60), dtype=np.int32)
+    for _ in range(200):
+        ends = draw.integers(1, 400, 5)
+        lengths = np.minimum(draw.integers(0, 40, 5), ends)
+        device = tables.DeviceTables(torch.from_numpy(table), ends, lengths, 8)
+        for row, (end, begin) in enumerate(zip(ends, ends - lengths)):
+            assert device[row, (end - 1) // 8] == table[row, (end - 1) // 8]
+            if begin > 0:
+                assert device[row, (begin - 1) // 8] == table[row, (begin - 1) // 8]
+            for part in (slice(begin // 8, (end - 1) // 8 + 1), slice(draw.integers(0, 4), -(-begin // 8))):
+                assert np.array_equal(device[row, part], table[row, part])
+
+
+def test_what_the_pool_must_hold_is_bounded_if_prompts_are_cut():
+    for during, blocks in ((False, 1000), (True, 8 + 8 + 2 * 512 // 16 + 1)):
+        of = spec.cut_spec(spec_of(16), settings.settings_of("knorm | budget(128)", None, during), tokens_in_flight=512)
+        assert of.max_memory_usage_bytes(None) == blocks * of.page_size_bytes

@@ -44,12 +44,12 @@ def test_latent_attention_is_refused(name):
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
     import kvpolicy_vllm
-    from kvpolicy_vllm import mla
+    from kvpolicy_vllm import backends
 
     kvpolicy_vllm.register()
     backend, asked = AttentionBackendEnum[name].get_class(), {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mla, "get_current_vllm_config", lambda: SimpleNamespace(additional_config=asked))
+        patch.setattr(backends, "get_current_vllm_config", lambda: SimpleNamespace(additional_config=asked))
         assert backend.get_impl_cls() is backend.__mro__[1].get_impl_cls()
         asked["kvpolicy"] = {"policy": "knorm | budget(64)"}
         with pytest.raises(ValueError, match="the model has latent attention"):

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("kvpolicy")
+kvpolicy = pytest.importorskip("kvpolicy")
 
-from kvpolicy_vllm.refusals import check_configuration, check_layer, check_layout, untested
+from kvpolicy_vllm.refusals import check_configuration, check_layer, untested
 from kvpolicy_vllm.settings import asked_for, check_block, settings_of
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -51,9 +51,11 @@ def test_policies_that_are_refused(policy, sentence):
 
 
 @pytest.mark.parametrize("given, sentence", [
-    ({"policy": "knorm | budget(64)", "slak": 1}, "has 'slak', but there are policy and slack"),
+    ({"policy": "knorm | budget(64)", "slak": 1}, "has 'slak', but there are policy, slack, during_prefill"),
     ({"policy": "knorm | budget(64)", "slack": -1}, "slack = -1"),
     ({"policy": "knorm | budget(64)", "slack": "2"}, "slack = 2"),
+    ({"policy": "knorm | budget(64)", "during_prefill": 1}, "during_prefill = 1, but it is true or false"),
+    ({"policy": "knorm | budget(64)", "during_prefill": True, "slack": 0}, "during_prefill = true, but with slack = 0"),
     ({"slack": 2}, "it is a policy's text"),
     (["knorm"], "it is a policy's text"),
     ('{"policy": ', "it is no JSON object"),
@@ -103,7 +105,7 @@ def test_configurations_that_are_refused(changes, sentence):
         check_configuration(configuration(**changes))
 
 
-LAYER = dict(sliding_window=None, alibi_slopes=None, sinks=None, attn_type="decoder", kv_cache_dtype="auto", kv_sharing_target_layer_name=None, tensor_parallel_size=1)
+LAYER = dict(sliding_window=None, alibi_slopes=None, sinks=None, attn_type="decoder", kv_cache_dtype="auto", kv_sharing_target_layer_name=None)
 
 
 @pytest.mark.parametrize("changes, sentence", [
@@ -115,14 +117,22 @@ LAYER = dict(sliding_window=None, alibi_slopes=None, sinks=None, attn_type="deco
     (dict(kv_sharing_target_layer_name="layer 3"), "reads the cache of layer 3"),
 ])
 def test_layers_that_are_refused(changes, sentence):
-    check_layer(settings_of("knorm | budget(64)"), **LAYER)
+    check_layer(settings_of("knorm | budget(64)"), LAYER, 1)
     with pytest.raises(ValueError, match=f"kvpolicy: .*{sentence}.*, but "):
-        check_layer(settings_of("knorm | budget(64)"), **(LAYER | changes))
+        check_layer(settings_of("knorm | budget(64)"), LAYER | changes, 1)
+
+
+def test_a_package_without_cuda_is_refused_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(kvpolicy, "has_device", False)
+    with pytest.raises(ValueError, match="kvpolicy was built without CUDA"):
+        check_configuration(configuration(), on_device=True)
+    monkeypatch.setattr(kvpolicy, "has_device", True)
+    check_configuration(configuration(use_v2_model_runner=True), on_device=True)
 
 
 def test_lanes_that_decide_together_are_refused_on_ranks():
     with pytest.raises(ValueError, match="2 ranks have the heads"):
-        check_layer(settings_of("tova | budget(64)"), **(LAYER | dict(tensor_parallel_size=2)))
+        check_layer(settings_of("tova | budget(64)"), LAYER, 2)
 
 
 def test_a_version_that_was_not_tested_is_a_warning_with_both():

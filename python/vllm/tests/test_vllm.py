@@ -37,13 +37,13 @@ def watched():
     return cuts
 
 
-def check(folder, policy, window, budget, prompts, answers, block=32, slack=0, begins=None, unmasked_too=True):
+def check(folder, policy, window, budget, prompts, answers, block=32, slack=0, begins=None, unmasked_too=True, between=None):
     """Every answer is the masked reference's, and not the whole cache's."""
     reference = e.Reference(folder, policy, window)
     worst, whole, same, all_of_them = 0.0, 0.0, 0, 0
     for index, (prompt, (tokens, logprobs)) in enumerate(zip(prompts, answers)):
         at = begins[index] if begins else None
-        difference, equal = e.differences(reference, prompt, tokens, logprobs, budget, block, slack, at)
+        difference, equal = e.differences(reference, prompt, tokens, logprobs, budget, block, slack, at, between[index] if between else ())
         worst, same, all_of_them = max(worst, difference), same + equal, all_of_them + len(tokens)
         if unmasked_too:
             whole = max(whole, e.differences(reference, prompt, tokens, logprobs, 1 << 30, block, 0, at)[0])
@@ -141,6 +141,21 @@ def test_requests_are_cut_again_while_they_decode(made, policy, window, caching)
     check(folder, policy, window, 128, prompts, [e.tables_of(steps.done[str(index)]) for index in range(2)], slack=2)
 
 
+@pytest.mark.parametrize("caching", [False, True])
+def test_prompts_are_cut_between_their_chunks(made, caching):
+    """Two prompts of 63 blocks in a pool of 25."""
+    folder, prompts, cuts, held = e.model_folder(), [e.prompt(64, 1) + e.prompt(1935, n) for n in (2, 3)], watched(), []
+    llm = made(folder, SNAPKV, 2, during_prefill=True, max_num_batched_tokens=256, num_gpu_blocks_override=26, enable_prefix_caching=caching)
+    steps = e.Steps(llm)
+    for index, prompt in enumerate(prompts):
+        steps.add(str(index), prompt, 40)
+        steps.all(lambda: held.append(steps.pool.num_gpu_blocks - 1 - steps.pool.get_num_free_blocks()))
+    assert len(cuts) == 16 and max(held) <= 4 + 2 + 2 * 8 + 1
+    assert steps.done["1"].num_cached_tokens == (64 if caching else 0)
+    between = [range(256, 1999, 256), range(64 + 256, 1999, 256) if caching else range(256, 1999, 256)]
+    check(folder, SNAPKV, 16, 128, prompts, [e.tables_of(steps.done[str(index)]) for index in range(2)], slack=2, between=between)
+
+
 def test_a_long_answer(made):
     folder, prompt = e.model_folder(layers=2), e.prompt(256, 5)
     llm = made(folder, "snapkv(window=8) | budget(128)", 2, max_model_len=4288)
@@ -228,8 +243,7 @@ def test_rows_lie_where_vllm_writes_them(dtype, channels, block):
     from vllm import _custom_ops as ops
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
-    from kvpolicy_vllm.layout import rows_of
-    from kvpolicy_vllm.refusals import LAYOUTS
+    from kvpolicy_vllm.layout import LAYOUTS, at, rows_of
 
     isa = _get_attn_isa(dtype, block, channels, "auto")
     if isa not in LAYOUTS:
@@ -237,15 +251,13 @@ def test_rows_lie_where_vllm_writes_them(dtype, channels, block):
     heads, blocks, tokens = 3, 5, 2 * block + 7
     cache = torch.zeros(blocks, heads, block, 2 * channels, dtype=dtype)
     key, value = (torch.randn(tokens, heads, channels).to(dtype) for _ in range(2))
-    slots = torch.randperm(blocks * block)[:tokens]
+    slots = torch.randperm(blocks * block)
     keys, values = cache.view(blocks, heads, 2 * block, channels).chunk(2, dim=2)
-    ops.cpu_attn_reshape_and_cache(key, value, keys, values, slots, isa)
-    for rows, written in zip(rows_of(cache), (key, value)):
-        assert torch.equal(rows[slots // block, slots % block], written)
-        mask = torch.ones(blocks * block, dtype=torch.bool)
-        mask[slots] = False
-        others = mask.nonzero()[:, 0]
-        assert not rows[others // block, others % block].any()
+    ops.cpu_attn_reshape_and_cache(key, value, keys, values, slots[:tokens], isa)
+    for rows, written in zip(rows_of(cache, isa), (key, value)):
+        found = rows[at(rows, torch.arange(blocks), slots.expand(heads, -1))].flatten(2)
+        assert torch.equal(found[:, :tokens], written.transpose(0, 1))
+        assert not found[:, tokens:].any()
 
 
 def test_a_version_that_was_not_tested_is_warned_about(made, monkeypatch):
@@ -267,13 +279,13 @@ def test_rows_of_16_bits_are_decided_about(made, dtype, monkeypatch):
 
     import kvpolicy
     from kvpolicy_vllm import builder
-    from kvpolicy_vllm.layout import rows_of
+    from kvpolicy_vllm.layout import copied, rows_of
 
     folder, cuts, shown, warnings = e.model_folder(), watched(), [], []
     decide = builder.decide
 
     def seen(settings, cut, layers, windows, block, threads):
-        rows = [rows_of(layer.cache)[0][torch.from_numpy(cut.held).long()].permute(2, 0, 1, 3).flatten(1, 2)[:, : cut.entries].clone() for layer in layers]
+        rows = [copied(rows_of(layer.cache, layer.layout)[0], torch.from_numpy(cut.held).long(), cut.entries)[0] for layer in layers]
         shown.extend((keys, windows.rows(layer.name, cut.slot, cut.tokens, cut.rows)[0]) for keys, layer in zip(rows, layers))
         return decide(settings, cut, layers, windows, block, threads)
 

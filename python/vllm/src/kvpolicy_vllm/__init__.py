@@ -4,6 +4,8 @@ from __future__ import annotations
 
 __version__ = "0.2.0"
 
+SERVED = ("CPU_ATTN", "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN")  # backends of vLLM's attention
+
 
 def register() -> None:
     """The entry point of vLLM's general plugins. Every process of vLLM calls it."""
@@ -12,8 +14,8 @@ def register() -> None:
 
     from .settings import VARIABLE, asked_for
 
-    if asked_for(None) is not None and not current_platform.is_cpu():  # a mistake in the variable is found here, too
-        raise ValueError(f"kvpolicy: {VARIABLE} is set, but the plugin cuts requests on processors only, and the platform is {current_platform.device_type}")
-    register_backend(AttentionBackendEnum.CPU_ATTN, "kvpolicy_vllm.backend.CutBackend")
-    register_backend(AttentionBackendEnum.CPU_MLA, "kvpolicy_vllm.mla.UncutCPUMLABackend")
-    register_backend(AttentionBackendEnum.AMX_MLA, "kvpolicy_vllm.mla.UncutAMXMLABackend")
+    if asked_for(None) is not None and not (current_platform.is_cpu() or current_platform.is_cuda()):  # a mistake in the variable is found here, too
+        raise ValueError(f"kvpolicy: {VARIABLE} is set, but the plugin serves processors and CUDA, and the platform is {current_platform.device_type}")
+    for one in AttentionBackendEnum:
+        if one.name in SERVED or "MLA" in one.name:
+            register_backend(one, f"kvpolicy_vllm.backends.{one.name}")

@@ -22,11 +22,13 @@ class Cuts:
     - `block`: the tokens of a block.
     - `slack`: while it decodes, a request is cut again when it holds so many whole blocks more than its budget has; 0:
       it is cut after its prompt only.
+    - `during_prefill`: the same holds between two chunks of its prompt.
     """
 
     budget: int
     block: int
     slack: int = 0
+    during_prefill: bool = False
 
     @property
     def whole(self) -> int:
@@ -47,13 +49,26 @@ class Cuts:
         """The tokens at which a request is cut next, if `skip` of its blocks have left and its first `shared` are not its own."""
         return (max(skip + self.slack, shared) + self.whole) * self.block if self.slack > 0 else None
 
+    def first(self, prompt: int, shared: int = 0) -> int:
+        """The fewest tokens at which a request of `prompt` tokens can be cut first, if it is cut at all."""
+        between = self.following(0, shared) if self.during_prefill else None
+        return prompt if between is None else min(prompt, between)
+
+    def most_held(self, tokens_in_flight: int) -> int:
+        """The blocks that a request holds at most, if all cuts are made as they fall due.
+
+        Between a step that finds it due and the step in which its blocks are free, it takes two more steps' tokens, of
+        which there are at most `tokens_in_flight` in all steps at once.
+        """
+        return self.whole + self.slack + -(-2 * tokens_in_flight // self.block) + 1
+
 
 @dataclass
 class Course:
     """The cuts of one request. Its scheduler and its workers each follow one, step by step.
 
-    The first cut is due at the first step that decodes. No cut moves rows into the request's first `shared` blocks, which
-    came from the prefix cache: a cut that would is left out.
+    The first step that decodes cuts, and others do when they are due. No cut moves rows into the request's first `shared`
+    blocks, which came from the prefix cache: a cut that would is left out.
     """
 
     cuts: Cuts
@@ -63,11 +78,13 @@ class Course:
     due: int | None = None  # the tokens at the next cut
     intact: int = 0  # the blocks at the head that left at the first cut: no row was ever moved into them
 
+    def __post_init__(self) -> None:
+        if self.cuts.during_prefill:
+            self.due = self.cuts.following(0, self.shared)
+
     def step(self, tokens: int, decodes: bool) -> bool:
         """Whether the request is cut at the begin of a step, when it has `tokens` tokens."""
-        if not self.began:
-            if not decodes:
-                return False
+        if decodes and not self.began:
             self.began = True
         elif self.due is None or tokens < self.due:
             return False
@@ -86,7 +103,7 @@ class Course:
         return None if self.due is None else self.cuts.skipped(self.due)
 
 
-def first_cut(cuts: Cuts, tokens: int, shared: int = 0) -> int | None:
-    """The tokens of a request that begins to decode at `tokens` tokens when blocks first leave it; None: they never do."""
-    course = Course(cuts, shared)
-    return tokens if course.step(tokens, True) else course.due
+def first_cut(cuts: Cuts, prompt: int, shared: int = 0) -> int | None:
+    """The fewest tokens of a request of `prompt` tokens when blocks can first leave it; None: they never do."""
+    course, first = Course(cuts, shared), cuts.first(prompt, shared)
+    return first if course.step(first, True) else course.due

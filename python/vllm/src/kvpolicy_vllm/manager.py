@@ -13,6 +13,8 @@ class CutManager(FullAttentionManager):
     def __init__(self, kv_cache_spec: Any, **kwargs: Any) -> None:
         super().__init__(kv_cache_spec, **kwargs)
         self.cuts = kv_cache_spec.cuts
+        if self.cuts.during_prefill:  # else a prompt is held as a whole
+            self.max_admission_blocks_per_request = kv_cache_spec.most_held
         self.courses: dict[str, Course] = {}
         self.begins: dict[str, tuple[int, int]] = {}  # the tokens of a request at the begin of the next step, and those of its prompt
 
@@ -41,12 +43,13 @@ class CutManager(FullAttentionManager):
 
     def _intact(self, request: Any) -> int | None:
         course = self.courses.get(request.request_id, Course(self.cuts))
-        if course.began:
+        if course.began or course.intact > 0:
             return course.never_written()
+        first = self.cuts.first(request.num_prompt_tokens, course.shared)
         if request.num_tokens > request.num_prompt_tokens:  # it was preempted, and may begin to decode anywhere behind its prompt
-            return self.cuts.skipped(request.num_prompt_tokens)
+            return self.cuts.skipped(first)
         ahead = Course(self.cuts, course.shared)
-        ahead.step(request.num_prompt_tokens, True)
+        ahead.step(first, True)
         return ahead.never_written()
 
     def pop_blocks_for_free(self, request_id: str) -> list[Any]:

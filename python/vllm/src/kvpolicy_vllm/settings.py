@@ -13,7 +13,7 @@ import kvpolicy
 from .arithmetic import Cuts
 
 VARIABLE = "KVPOLICY_VLLM"
-KEYS = ("policy", "slack")
+KEYS = ("policy", "slack", "during_prefill")
 SIGNALS = {"keys", "values", "recent_queries"}  # what the plugin can show to a policy
 PARTS = {"sinks", "recent", "safe", "put_first", "reduce_lanes"}  # the parts beside the budget that leave every lane the same number
 
@@ -28,23 +28,28 @@ class Settings:
     reads: frozenset[str]
     decides: str
     slack: int | None = None  # in blocks; None: the budget's blocks
+    during_prefill: bool = False
 
     def cuts(self, block: int) -> Cuts:
         """The arithmetic for blocks of `block` tokens."""
         cuts = Cuts(self.budget, block)
-        return Cuts(self.budget, block, cuts.whole if self.slack is None else self.slack)
+        return Cuts(self.budget, block, cuts.whole if self.slack is None else self.slack, self.during_prefill)
 
     def at(self, kept: int, newest: int) -> str:
         """The policy that keeps `kept` entries, the `newest` ones among them."""
         return re.sub(r"\bbudget\(\d+\)", f"budget({kept})" + (f" | recent({newest})" if newest > 0 else ""), self.policy)
 
 
-def settings_of(policy: str, slack: int | None = None) -> Settings:
+def settings_of(policy: str, slack: int | None = None, during_prefill: bool = False) -> Settings:
     """Reads a policy. Raises ValueError in one sentence if the plugin cannot carry it out."""
     facts = kvpolicy.policy_facts(policy)
     refuse = lambda why: ValueError(f"kvpolicy: policy = {policy}, but {why}")
     if slack is not None and (not isinstance(slack, int) or isinstance(slack, bool) or slack < 0):
         raise ValueError(f"kvpolicy: slack = {slack}, but it is a number of blocks: 0 for no cut while decoding")
+    if not isinstance(during_prefill, bool):
+        raise ValueError(f"kvpolicy: during_prefill = {during_prefill}, but it is true or false")
+    if during_prefill and slack == 0:
+        raise ValueError("kvpolicy: during_prefill = true, but with slack = 0 a request is cut after its prompt only")
     if facts.every_row:
         raise refuse(f"{facts.scorer} reads the query rows of every token, and the plugin records the last ones")
     if facts.session or facts.turn_rows > 0:
@@ -65,7 +70,7 @@ def settings_of(policy: str, slack: int | None = None) -> Settings:
             raise refuse(f"{part} does not leave every lane of a request the same number of entries, known from its length")
     if budget is None:
         raise refuse("it has no budget, which is a number of entries")
-    return Settings(facts.text, budget, facts.window_rows, frozenset(facts.needs), facts.decides, slack)
+    return Settings(facts.text, budget, facts.window_rows, frozenset(facts.needs), facts.decides, slack, during_prefill)
 
 
 def check_block(settings: Settings, block: int) -> None:
@@ -87,7 +92,7 @@ def check_block(settings: Settings, block: int) -> None:
 
 
 def parsed(given: Any, name: str) -> Settings | None:
-    """The settings in a policy's text, in a JSON object as text, or in a dict with `policy` and `slack`."""
+    """The settings in a policy's text, in a JSON object as text, or in a dict with `policy`, `slack` and `during_prefill`."""
     if given is None or given == "" or given == {}:
         return None
     if isinstance(given, str) and given.lstrip().startswith("{"):
@@ -98,11 +103,11 @@ def parsed(given: Any, name: str) -> Settings | None:
     if isinstance(given, str):
         given = {"policy": given}
     if not isinstance(given, dict) or not isinstance(given.get("policy"), str):
-        raise ValueError(f"kvpolicy: {name} = {given!r}, but it is a policy's text, or an object with policy and slack")
+        raise ValueError(f"kvpolicy: {name} = {given!r}, but it is a policy's text, or an object with a policy")
     for key in given:
         if key not in KEYS:
-            raise ValueError(f"kvpolicy: {name} has {key!r}, but there are {' and '.join(KEYS)}")
-    return settings_of(given["policy"], given.get("slack"))
+            raise ValueError(f"kvpolicy: {name} has {key!r}, but there are {', '.join(KEYS)}")
+    return settings_of(given["policy"], given.get("slack"), given.get("during_prefill", False))
 
 
 def asked_for(additional_config: Any) -> Settings | None:
