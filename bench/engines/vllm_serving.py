@@ -13,9 +13,10 @@ them and little more. A model of 2 layers with 8 query and 2 KV heads of 64 chan
 - `hits`: prompt tokens that came from the prefix cache.
 Without a policy; cut after the prompt; and with `during_prefill`, cut between chunks of 1,024 tokens, too.
 
-Decoding: one request of 16,000 tokens. 8 layers with 8 query and 8 KV heads of 128 channels, width 1,024, 128 million weights, float32.
+Decoding: one request of 16,000 tokens, float32, in a small model (4 layers, 8 query and 2 KV heads of 64 channels, width 256) and in a larger
+one (16 layers, 8 query and 8 KV heads of 128 channels, width 1,024).
 - `step`: the median milliseconds of a decode step.
-- `first`: those of the first one, in which a request is cut, more than the median.
+- `first`: the milliseconds that the first one, in which a request is cut, takes more than the median.
 - `of bytes`: step / step of the whole cache, over (weights + kept cache) / (weights + whole cache) in bytes. 1 says that a step became
   shorter as the bytes that it reads did.
 """
@@ -33,7 +34,8 @@ import engine
 
 BLOCK, CHUNK, SHARED = 128, 1024, 1024
 LENGTHS = (16000, 2000, 8000, 4000, 12000, 2500, 6000, 3000, 10000, 5000, 2000, 7000)
-DECODING = dict(layers=8, query_heads=8, kv_heads=8, head_dim=128, width=1024, longest=16512)
+SHAPES = (dict(layers=4, query_heads=8, kv_heads=2, head_dim=64, width=256, longest=16512),
+          dict(layers=16, query_heads=8, kv_heads=8, head_dim=128, width=1024, longest=16512))
 BYTES = 4  # of a float
 
 
@@ -51,7 +53,7 @@ def main():
     if given.only != "decoding":
         made["serving"] = serving(given)
     if given.only != "serving":
-        made["decoding"] = decoding(given)
+        made["decoding"] = [row for shape in SHAPES for row in decoding(given, shape)]
     if given.out:
         given.out.write_text(json.dumps(made, indent=1))
 
@@ -82,12 +84,12 @@ def serving(given):
     return rows
 
 
-def decoding(given):
-    folder, prompt, rows = engine.model_folder(**DECODING), engine.prompt(given.length, 6), []
-    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) - engine.VOCABULARY * DECODING["width"] * BYTES  # one row of the embedding is read
-    row = 2 * DECODING["layers"] * DECODING["kv_heads"] * DECODING["head_dim"] * BYTES
-    print(f"{given.length} tokens; {weights / 2**20:.0f} MiB of weights, {row / 2**10:.0f} KiB of cache for each token\n{'':24} {'step':>8} {'first':>8} {'kept':>6} {'of bytes':>9}")
-    for name, policy in (("no policy", None), (given.policy, given.policy), ("streaming_llm", "streaming_llm | budget(1024)")):
+def decoding(given, shape):
+    folder, prompt, rows = engine.model_folder(**shape), engine.prompt(given.length, 6), []
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) - engine.VOCABULARY * shape["width"] * BYTES  # one row of the embedding is read
+    row = 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"] * BYTES
+    print(f"{given.length} tokens; {weights / 2**20:.0f} MiB of weights, {row / 2**10:.0f} KiB of cache for each token\n{'':36} {'step':>8} {'first':>8} {'kept':>6} {'of bytes':>9}")
+    for name, policy in (("no policy", None), (given.policy, given.policy)):
         blocks = -(-given.length // BLOCK) + 4
         llm = engine.engine(folder, policy, 0 if policy else None, block_size=BLOCK, max_model_len=given.length + 64, max_num_batched_tokens=4096,
                             kv_cache_memory_bytes=blocks * BLOCK * row, max_num_seqs=1)
@@ -106,7 +108,7 @@ def decoding(given):
         whole = rows[0] if rows else dict(step=median, kept=kept)
         of_bytes = median / whole["step"] / ((weights + kept * row) / (weights + whole["kept"] * row))
         rows.append(dict(name=name, step=median, first=decode[0] - median, kept=kept, of_bytes=of_bytes))
-        print(f"{name:24} {median:8.1f} {decode[0] - median:+8.1f} {kept:6} {of_bytes:9.2f}", flush=True)
+        print(f"{name:36} {median:8.1f} {decode[0] - median:+8.1f} {kept:6} {of_bytes:9.2f}", flush=True)
         engine.close(llm)
     return rows
 

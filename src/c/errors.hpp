@@ -34,6 +34,7 @@ inline constexpr words whole_names[] = {{"k", "cache.keys"},
                                         {"lanes.layer_end", "cache.layers"},
                                         {"where.units", "cache.slot_count"},
                                         {"where.table", "cache.slots"},
+                                        {"cache.where.table", "cache.blocks"},
                                         {"list", "cache.slots"},
                                         {"exec", "state"}};
 inline constexpr words beginnings[] = {{"shape.", "cache."},

@@ -53,10 +53,17 @@ inline kv::cache cache_of(kvpolicy_cache const& from) {
   made.lanes.position = table_of(from.positions, made.shape, from.capacity);
   made.k = plane_of(from.keys, "cache.keys.element");
   made.v = plane_of(from.values, "cache.values.element");
-  if (from.slots == nullptr) {
-    made.where = kv::identity_map(from.capacity, from.sequences);
-  } else {
+  kv::expects(from.slots == nullptr || from.blocks == nullptr, call, "cache.blocks", "given beside slots",
+              "entries are in slots or in blocks");
+  if (from.blocks != nullptr) {
+    kv::expects(from.block_size > 0, call, "cache.block_size", from.block_size, "a block has at least one token");
+    kv::expects(from.block_count > 0, call, "cache.block_count", from.block_count, "a pool has at least one block");
+    int const of_sequence = (from.capacity - 1) / from.block_size + 1;
+    made.where = kv::block_table({from.blocks, of_sequence}, from.block_size, from.block_count);
+  } else if (from.slots != nullptr) {
     made.where = kv::slot_map(table_of<int const>(from.slots, made.shape, from.capacity), from.slot_count);
+  } else {
+    made.where = kv::identity_map(from.capacity, from.sequences);
   }
   return made;
 }

@@ -91,6 +91,18 @@ TEST_SUITE("c/kvpolicy") {
           e.cache.slots = e.slots.data();
           e.cache.slot_count = -4;
         },
+        [](engine& e) {
+          e.use_blocks();
+          e.cache.slots = e.slots.data();
+        },
+        [](engine& e) {
+          e.use_blocks();
+          e.cache.block_size = 0;
+        },
+        [](engine& e) {
+          e.use_blocks();
+          e.cache.block_count = 0;
+        },
     };
     for (std::size_t i = 0; i < changes.size(); ++i) {
       CAPTURE(i);

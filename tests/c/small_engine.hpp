@@ -13,6 +13,7 @@ namespace c_test {
 /// Two sequences of a model with two layers of two KV heads, in one contiguous cache, and query rows.
 struct small_engine {
   static constexpr int layers = 2, query_heads = 4, kv_heads = 2, dim = 4, sequences = 2, capacity = 8, rows = 1;
+  static constexpr int block = capacity / 2;
   std::vector<float> keys = std::vector<float>(std::size_t{sequences} * capacity * layers * kv_heads * dim, 1.0f);
   std::vector<float> values = keys;
   std::vector<float> queries = std::vector<float>(std::size_t{sequences} * layers * query_heads * rows * dim, 1.0f);
@@ -20,6 +21,7 @@ struct small_engine {
   std::vector<int> counts = std::vector<int>(std::size_t{sequences} * layers * kv_heads, 0);
   std::vector<int> positions = std::vector<int>(counts.size() * capacity, 0);
   std::vector<int> slots = std::vector<int>(counts.size() * capacity, 0);
+  std::vector<int> blocks = {3, 1, 0, 2};  // of `block` tokens, two for each sequence
   std::vector<int> row_positions = {2, 2};
   std::vector<int> valid_rows = {1, 1};
   kvpolicy_cache cache{};
@@ -45,7 +47,10 @@ struct small_engine {
              .counts = counts.data(),
              .positions = positions.data(),
              .slots = nullptr,
-             .slot_count = 0};
+             .slot_count = 0,
+             .blocks = nullptr,
+             .block_size = 0,
+             .block_count = 0};
     cache.values.data = values.data();
     rows_of = {.data = queries.data(),
                .element = KVPOLICY_F32,
@@ -66,6 +71,16 @@ struct small_engine {
     kvpolicy_policy_destroy(policy);
   }
   kvpolicy_status make() { return kvpolicy_make(policy, &cache, 1, &state); }
+  /// Rows are in blocks of a pool that has the memory of the contiguous cache.
+  void use_blocks() {
+    cache.blocks = blocks.data();
+    cache.block_size = block;
+    cache.block_count = 2 * sequences;
+    for (kvpolicy_plane* const plane : {&cache.keys, &cache.values}) {
+      plane->layer_stride = plane->token_stride * block;
+      plane->unit_stride = plane->layer_stride * layers;
+    }
+  }
   void fill() {
     REQUIRE(make() == KVPOLICY_OK);
     for (int s = 0; s < sequences; ++s) REQUIRE(kvpolicy_append(state, s, 3, 0) == KVPOLICY_OK);

@@ -45,6 +45,8 @@ std::vector<int> kept(engine& of) {
   return all;
 }
 
+enum class locating { contiguous, slots, blocks };
+
 /// Both engines as one after each call.
 void same(engine const& a, engine const& b) {
   CHECK(a.counts == b.counts);
@@ -55,13 +57,14 @@ void same(engine const& a, engine const& b) {
 }
 
 /// Prefill, and a few tokens of each sequence, each followed by a decision.
-void decides_as_the_host(std::string const& spec, bool slots, std::uint64_t seed) {
+void decides_as_the_host(std::string const& spec, locating where, std::uint64_t seed) {
   CAPTURE(spec);
-  CAPTURE(slots);
+  CAPTURE(where);
   engine host(spec.c_str()), device(spec.c_str());
   for (engine* const each : {&host, &device}) {
     fill(*each, seed);
-    if (slots) {
+    if (where == locating::blocks) each->use_blocks();
+    if (where == locating::slots) {
       each->cache.slots = each->slots.data();
       each->cache.slot_count = static_cast<std::int64_t>(each->slots.size());
       for (kvpolicy_plane* const plane : {&each->cache.keys, &each->cache.values}) {
@@ -107,12 +110,12 @@ void decides_as_the_host(std::string const& spec, bool slots, std::uint64_t seed
 }
 
 TEST_SUITE("device/c_interface") {
-  TEST_CASE("a device decides as the host, contiguous or by slots") {
+  TEST_CASE("a device decides as the host: contiguous, by slots, in blocks") {
     for (char const* const spec :
          {"snapkv(window=1) | budget(2)", "knorm | budget(3)", "streaming_llm | budget(4)", "tova | budget(2)",
           "knorm | budget(3, scope=layer)", "snapkv(window=1) | budget(ratio=0.5)"}) {
-      for (bool const slots : {false, true}) {
-        decides_as_the_host(spec, slots, 7);
+      for (locating const where : {locating::contiguous, locating::slots, locating::blocks}) {
+        decides_as_the_host(spec, where, 7);
       }
     }
   }

@@ -62,8 +62,8 @@ typedef struct kvpolicy_plane {
   kvpolicy_element element;
   int channels;           /**< elements of a row; of opaque rows: bytes */
   int64_t layer_stride;   /**< bytes between two layers; the others are in bytes as well */
-  int64_t unit_stride;    /**< between two sequences of a contiguous cache, or two slots of a pool */
-  int64_t token_stride;   /**< between two tokens of a sequence of a contiguous cache; slots have one token */
+  int64_t unit_stride;    /**< between two sequences of a contiguous cache, two slots, or two blocks of a pool */
+  int64_t token_stride;   /**< between two tokens of a sequence of a contiguous cache or of a block; slots have one token */
   int64_t head_stride;    /**< between two KV heads */
   int64_t channel_stride; /**< between two elements of a row: 4 or 2 where they are contiguous */
 } kvpolicy_plane;
@@ -86,6 +86,10 @@ typedef struct kvpolicy_cache {
                    of each entry, in a pool of `slot_count` slots; a new entry is in the slot that the list names
                    after the lane's last one */
   int64_t slot_count;
+  int const* blocks;   /**< null, or [sequence][capacity / block_size, rounded up]: the blocks of a pool that a sequence holds, in
+                            their order. Entry e is token e % block_size of the block e / block_size */
+  int block_size;      /**< tokens of a block */
+  int64_t block_count; /**< blocks of the pool */
 } kvpolicy_cache;
 
 /** The query rows of a forward, after RoPE: one for each new token. The row of a query head is at

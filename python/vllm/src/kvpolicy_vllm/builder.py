@@ -87,7 +87,8 @@ class CutBuilding:
         made = build(common_prefix_len, common, fast_build)
         made.capture = None
         if step.captured is not None:
-            made.capture = Capture(self.windows, *(torch.from_numpy(one).to(table.device, non_blocking=True) for one in step.captured), size=self.requests.slots)
+            tokens, slots, places = (torch.from_numpy(one).to(table.device, non_blocking=True) for one in step.captured)
+            made.capture = Capture(self.windows, tokens, slots, places, self.requests.slots)
         return made
 
     def _cut(self, cut: Cut) -> None:

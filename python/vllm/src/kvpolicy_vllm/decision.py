@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 import torch
@@ -56,8 +56,9 @@ def decide(settings: Settings, cut: Cut, layers: list[Layer], windows: Windows, 
                                    capacity=cut.entries, scale=group[0].scale, soft_cap=group[0].soft_cap, threads=threads,
                                    **placement([layer.cache for layer in group]))
         evictor.append([cut.entries])
-        for index, layer in enumerate(group if cut.rows > 0 else []):
-            evictor.observe(index, windows.rows(layer.name, cut.slot, cut.tokens, cut.rows))
+        if cut.slot is not None and cut.rows > 0:
+            for index, layer in enumerate(group):
+                evictor.observe(index, windows.rows(layer.name, cut.slot, cut.tokens, cut.rows))
         keys, values, held = _shown(settings, group, blocks, cut.entries)
         _, indices, _ = evictor.decide(keys, values, blocks=held)
         if len(indices) != len(group) * heads * kept:
@@ -66,7 +67,7 @@ def decide(settings: Settings, cut: Cut, layers: list[Layer], windows: Windows, 
     return made
 
 
-def _shown(settings: Settings, group: list[Layer], blocks: torch.Tensor, entries: int) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor | None]:
+def _shown(settings: Settings, group: list[Layer], blocks: torch.Tensor, entries: int) -> tuple[Any, Any, Any]:
     """The keys and the values that a policy reads: the pool's, in these blocks, or copies where tiles of tokens hide the rows."""
     tiled = group[0].layout == "amx"
     made: list[list[torch.Tensor]] = []

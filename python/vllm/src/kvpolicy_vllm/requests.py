@@ -8,6 +8,7 @@ from the cache, and their query rows agree so far: each gets them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -54,8 +55,8 @@ class Requests:
         self.free: list[int] = []
         self.slots = 0
 
-    def begin(self, tables: np.ndarray, ends: np.ndarray, lengths: np.ndarray, prefilling: np.ndarray) -> Step:
-        """A step: row i of the batch brings the last `lengths[i]` of `ends[i]` tokens; `tables` are the rows' blocks."""
+    def begin(self, tables: Any, ends: np.ndarray, lengths: np.ndarray, prefilling: np.ndarray) -> Step:
+        """A step: row i of the batch brings the last `lengths[i]` of `ends[i]` tokens; `tables[i, b]` is its block b."""
         step = Step(np.zeros(len(ends), np.int64))
         found = self._recognised(tables, ends, lengths, step)
         taken: list[list[np.ndarray]] = []
@@ -88,9 +89,10 @@ class Requests:
             return False
         return not course.began or course.due is not None and end > course.due - self.window
 
-    def _recognised(self, tables: np.ndarray, ends: np.ndarray, lengths: np.ndarray, step: Step) -> list[tuple[int, Request]]:
+    def _recognised(self, tables: Any, ends: np.ndarray, lengths: np.ndarray, step: Step) -> list[tuple[int, Request]]:
         """The rows that are requests, each with what is known of it."""
-        rows, claims = [], {}
+        rows: list[tuple[int, int, Request | None]] = []
+        claims: dict[int, list[int]] = {}
         for row in range(len(ends)):
             end, begin = int(ends[row]), int(ends[row] - lengths[row])
             if end == begin or tables[row, (end - 1) // self.cuts.block] == 0:
