@@ -1,0 +1,187 @@
+// The results of the host's kernels, bit by bit, on every instruction set that the processor has: a kernel that is
+// written anew gives what the one before it gave.
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/host/argmin_kernels.hpp>
+#include <kvpolicy/ops/host/norm_kernels.hpp>
+#include <kvpolicy/ops/host/slot_kernels.hpp>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "support/dice.hpp"
+
+namespace golden_bits_test {
+
+using namespace kvpolicy_test;
+namespace kv = kvpolicy;
+
+/// Folds results into 64 bits (FNV-1a). All that are NaN count as one.
+class folded {
+ public:
+  template <class T>
+  void add(T value) {
+    if (value != value) value = std::numeric_limits<T>::quiet_NaN();
+    unsigned char bytes[sizeof value];
+    std::memcpy(bytes, &value, sizeof value);
+    for (unsigned char const each : bytes) bits_ = (bits_ ^ each) * 0x100000001B3u;
+  }
+  template <class T>
+  void add(std::span<T const> values) {
+    for (T const each : values) add(each);
+  }
+  [[nodiscard]] std::uint64_t bits() const { return bits_; }
+
+ private:
+  std::uint64_t bits_ = 0xCBF29CE484222325u;
+};
+
+/// Bytes of rows of any element: every exponent, denormal numbers, and rarely infinities and NaN.
+std::vector<std::byte> any_rows(dice& random, kv::codec element, std::size_t numbers, bool finite) {
+  std::vector<std::byte> made(numbers * static_cast<std::size_t>(kv::bytes_of(element)));
+  for (std::byte& each : made) each = static_cast<std::byte>(random.below(256));
+  for (std::size_t i = 0; finite && i < numbers; ++i) {
+    auto const width = static_cast<std::size_t>(kv::bytes_of(element));
+    std::byte& top = made[i * width + width - 1];
+    top &= std::byte{0xBF};  // below 2
+    if (element == kv::codec::f16) top |= std::byte{0x20};
+    if (element != kv::codec::f16) top |= std::byte{0x3C};
+  }
+  return made;
+}
+
+std::uint64_t of_norms(kv::isa simd_level, kv::codec element) {
+  kv::detail::norm_kernels const& kernels = kv::detail::norms_for(simd_level);
+  folded all;
+  dice random(3);
+  auto const width = static_cast<std::size_t>(kv::bytes_of(element));
+  for (bool const finite : {true, false}) {
+    for (int dims = 1; dims <= 200; ++dims) {
+      for (int const count : {1, 3, 4, 8, 16}) {
+        auto const rows = static_cast<std::size_t>(count), row = static_cast<std::size_t>(dims);
+        std::vector<std::byte> const numbers = any_rows(random, element, rows * row, finite);
+        std::vector<std::byte const*> at(rows);
+        for (std::size_t r = 0; r < rows; ++r) at[r] = numbers.data() + r * row * width;
+        std::vector<double> sums(16, 2.0);
+        kernels.of(element)(at.data(), at.data(), count, dims, sums.data());
+        all.add(std::span<double const>(sums).first(rows));
+        float norms[16];
+        kernels.roots(sums.data(), norms);
+        all.add(std::span<float const>(norms));
+      }
+    }
+  }
+  return all.bits();
+}
+
+std::uint64_t of_lowest(kv::isa simd_level) {
+  kv::detail::argmin_kernels const& kernels = kv::detail::argmin_for(simd_level);
+  folded all;
+  dice random(4);
+  for (int const count :
+       {1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 200, 1023, 1024, 1025, 2500, 4097}) {
+    for (int const distinct : {1, 2, 5, 100000}) {
+      for (int const nan_percent : {0, 0, 2}) {
+        std::vector<float> scores(static_cast<std::size_t>(count) + 16);
+        std::vector<int> const position = random.permutation(count);
+        for (std::size_t e = 0; e < scores.size(); ++e) {
+          scores[e] = static_cast<float>(random.below(distinct)) / 7.0f - 3.0f;
+          if (random.chance(nan_percent)) scores[e] = std::numeric_limits<float>::quiet_NaN();
+          if (random.chance(1)) scores[e] = std::numeric_limits<float>::infinity();
+        }
+        for (std::size_t const shift : {0u, 1u, 5u}) {
+          std::int64_t nan = 0;
+          all.add(kernels.last_lowest(scores.data() + shift, count, &nan));
+          for (kv::detail::position_range const among :
+               {kv::detail::all_positions, kv::detail::position_range{count / 5, count - count / 7}}) {
+            all.add(kernels.lowest_of(scores.data() + shift, position.data(), count, among, &nan));
+          }
+          all.add(nan);
+        }
+        for (int const limit : {0, count / 3, count}) all.add(kernels.count_from(position.data(), count, limit));
+      }
+    }
+  }
+  return all.bits();
+}
+
+std::uint64_t of_slots(kv::isa simd_level) {
+  kv::detail::slot_kernels const& kernels = kv::detail::slots_for(simd_level);
+  folded all;
+  dice random(5);
+  for (int count = 0; count < 300; count += count < 70 ? 1 : 37) {
+    for (int const percent : {0, 3, 50, 97, 100}) {
+      for (bool const gaps : {false, true}) {
+        auto const entries = static_cast<std::size_t>(count);
+        std::vector<unsigned char> marks(entries + 3);
+        std::vector<int> slot(entries), position(entries), numbers(entries);
+        int next = 0;
+        for (std::size_t e = 0; e < entries; ++e) {
+          marks[e] = random.chance(percent) ? 1 : 0;
+          slot[e] = random.below(2 * count + 1);
+          position[e] = next;
+          next += gaps && random.chance(30) ? 1 + random.below(3) : 1;
+          numbers[e] = random.below(3 * count + 3) - 1;
+        }
+        std::vector<int> map(static_cast<std::size_t>(next) + 3, -5);
+        for (std::size_t e = 0; e < entries; ++e) map[static_cast<std::size_t>(position[e])] = slot[e];
+        all.add(kernels.inside(numbers.data(), count, static_cast<unsigned>(3 * count), 5) ? 1 : 0);
+        all.add(kernels.inside(slot.data(), count, static_cast<unsigned>(2 * count + 1), -1) ? 1 : 0);
+        all.add(kernels.ascends(numbers.data(), count) ? 1 : 0);
+        all.add(kernels.ascends(position.data(), count) ? 1 : 0);
+        all.add(kernels.as_mapped(slot.data(), position.data(), count, map.data()) ? 1 : 0);
+        all.add(kernels.as_mapped(slot.data(), slot.data(), count, position.data()) ? 1 : 0);
+        all.add(kernels.count_set(marks.data(), count));
+        std::vector<unsigned char> bytes(2 * entries + 8);
+        bytes[entries] = 1;
+        all.add(kernels.any_set(bytes.data(), slot.data(), count) ? 1 : 0);
+        int gone = 0;
+        for (std::size_t e = 0; e < entries; ++e) gone += marks[e] != 0 ? 0 : 1;
+        for (bool const in_place : {false, true}) {
+          std::vector<int> list = slot, kept(entries), dropped(entries);
+          std::vector<unsigned char> units(2 * entries + 8);
+          kernels.split(marks.data(), count, gone, list.data(), in_place ? list.data() : kept.data(), dropped.data(),
+                        units.data());
+          auto const left = static_cast<std::size_t>(count - gone);
+          all.add(std::span<int const>(in_place ? list : kept).first(left));
+          all.add(std::span<int const>(dropped).first(static_cast<std::size_t>(gone)));
+          all.add(std::span<unsigned char const>(units));
+        }
+        std::vector<int> taken(entries, -9);
+        std::vector<int> first(map.begin(), map.begin() + count);
+        int const room = count - gone;
+        all.add(kernels.take(marks.data(), count, -1, first.data(), room, taken.data()));
+        all.add(std::span<int const>(taken));
+        all.add(std::span<int const>(first));
+        kernels.redirect(marks.data(), position.data(), count, -7, map.data());
+        all.add(std::span<int const>(map));
+      }
+    }
+  }
+  return all.bits();
+}
+
+}  // namespace golden_bits_test
+
+TEST_SUITE("ops/golden_bits") {
+  using namespace golden_bits_test;
+
+  TEST_CASE("kernels give the bits that they gave before") {
+    for (kv::isa const level :
+         {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx}) {
+      if (level > kv::best_isa()) continue;
+      CAPTURE(static_cast<int>(level));
+      CHECK(of_norms(level, kv::codec::f32) == 0xC572D4B71976DFCDu);
+      CHECK(of_norms(level, kv::codec::f16) == 0x97510D6B36EBD0EEu);
+      CHECK(of_norms(level, kv::codec::bf16) == 0xB30D65286E363A41u);
+      CHECK(of_lowest(level) == 0xAC3676B1DFDE11DCu);
+      CHECK(of_slots(level) == 0xDC50BAAC1E75E1BBu);
+    }
+  }
+}
