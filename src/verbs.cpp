@@ -13,10 +13,10 @@
 #include <kvpolicy/ops/host/fill_row.hpp>
 #include <kvpolicy/ops/host/fold.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/kernels/norms.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/mask_rows.hpp>
-#include <kvpolicy/ops/host/norm_kernels.hpp>
 #include <kvpolicy/ops/host/page_bounds.hpp>
 #include <kvpolicy/ops/host/page_scores.hpp>
 #include <kvpolicy/ops/host/pool.hpp>

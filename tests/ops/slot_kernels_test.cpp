@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/host/slot_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/slots.hpp>
 #include <vector>
 
 #include "support/dice.hpp"
@@ -150,7 +150,7 @@ TEST_SUITE("ops/host/slot_kernels") {
       auto const end = static_cast<unsigned>(n) + 1;
       CHECK(with.inside(in.slot.data(), n, end, 0));
       CHECK(with.as_mapped(in.slot.data(), in.position.data(), n, in.map.data()));
-      CHECK(with.count_set(in.marks.data(), n) == static_cast<std::int64_t>(in.of_marked(true).size()));
+      CHECK(kv::detail::count_set(in.marks.data(), n) == static_cast<std::int64_t>(in.of_marked(true).size()));
       for (int e = 0; e < n; e += n > 300 ? 97 : 1) {
         std::vector<int> wrong = in.slot;
         for (int const other : {-1, 0, n + 1}) {

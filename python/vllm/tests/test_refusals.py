@@ -14,9 +14,9 @@ import engine as e
 REFUSED = [
     ({"policy": "h2o | budget(64)"}, {}, "h2o reads the query rows of every token"),
     ({"policy": "knorm | budget(64, scope=layer)"}, {}, "lets lanes keep unequal numbers"),
-    ({"policy": "knorm | budget(ratio=0.5)"}, {}, "does not leave every lane"),
+    ({"policy": "knorm | budget(ratio=0.5)"}, {}, "is not a number of entries"),
     ({"policy": "trim_kv | budget(64)"}, {}, "reads the signal retention"),
-    ({"policy": "knrm | budget(64)"}, {}, "column 1 = knrm"),
+    ({"policy": "knrm | budget(64)"}, {}, "kvpolicy: parse: column 1 = knrm"),
     ({"policy": "knorm | budget(64)", "slak": 1}, {}, "has 'slak'"),
     ({"policy": "knorm | budget(64)", "slack": -1}, {}, "slack = -1"),
     ({"policy": "knorm | sinks(60) | budget(64)"}, {}, "it protects"),

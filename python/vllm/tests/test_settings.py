@@ -35,14 +35,14 @@ def test_a_policy_is_asked_for_by_the_configuration_or_the_variable(monkeypatch)
     ("lookahead_kv | budget(64)", "reads the signal external_queries"),
     ("full", "full drops nothing"),
     ("knorm | budget(64, scope=layer)", "budget(scope=layer) lets lanes keep unequal numbers"),
-    ("pyramid_kv | budget(64)", "budget(64, by=ramp, beta=20) does not leave every lane"),
-    ("knorm | budget(ratio=0.5)", "does not leave every lane"),
-    ("knorm | budget(bytes=4000)", "does not leave every lane"),
+    ("pyramid_kv | budget(64)", "budget(64, by=ramp, beta=20) is not a number of entries"),
+    ("knorm | budget(ratio=0.5)", "is not a number of entries such as budget(1024)"),
+    ("knorm | budget(bytes=4000)", "is not a number of entries"),
     ("knorm | unlimited", "does not leave every lane"),
     ("knorm | at_least(0.5)", "does not leave every lane"),
     ("knorm | budget(64) | over_budget(8)", "does not leave every lane"),
     ("knorm | span(10, 20) | budget(64)", "does not leave every lane"),
-    ("knrm | budget(64)", "column 1 = knrm"),
+    ("knrm | budget(64)", "kvpolicy: parse: column 1 = knrm"),
 ])
 def test_policies_that_are_refused(policy, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)) as raised:
@@ -149,3 +149,12 @@ def test_the_version_is_kvpolicys():
     numbers = re.search(r'version\[\] = "(.*)"', header).group(1)
     written = re.search(r'^version = "(.*)"', (PACKAGE / "pyproject.toml").read_text(), re.M).group(1)
     assert written == kvpolicy_vllm.__version__ == numbers
+
+
+@pytest.mark.parametrize("slack, during_prefill, told", [
+    (None, False, "kvpolicy: a request keeps 64 entries in each lane (knorm | budget(64)), cut after its prompt, and again whenever it has its budget more"),
+    (0, False, "kvpolicy: a request keeps 64 entries in each lane (knorm | budget(64)), cut after its prompt, and never again"),
+    (2, True, "kvpolicy: a request keeps 64 entries in each lane (knorm | budget(64)), cut between chunks of its prompt, after it, and again whenever it has 2 blocks more"),
+])
+def test_an_engine_that_starts_says_what_it_does(slack, during_prefill, told):
+    assert settings_of("knorm | budget(64)", slack, during_prefill).told == told

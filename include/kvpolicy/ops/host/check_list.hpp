@@ -5,7 +5,7 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
-#include <kvpolicy/ops/host/slot_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/slots.hpp>
 #include <kvpolicy/ops/host/unit_marks.hpp>
 #include <kvpolicy/ops/host/unit_owners.hpp>
 #include <kvpolicy/ops/lists.hpp>
@@ -74,7 +74,7 @@ struct implementation<ops::check_list_t, host> {
       if (alone && !small) alone = owned.set_all(slot, count);
       listed += count;
     });
-    return alone && (!small || detail::slots_for(simd_level).count_set(marks, in.where.units) == listed);
+    return alone && (!small || detail::count_set(marks, in.where.units) == listed);
   }
 
   /// True if each slot of some entries of a row is valid. This is a fast check; a slower one then finds the error.

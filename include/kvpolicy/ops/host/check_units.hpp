@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/error.hpp>
-#include <kvpolicy/ops/host/slot_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/slots.hpp>
 #include <kvpolicy/ops/host/unit_owners.hpp>
 #include <string>
 

@@ -45,6 +45,13 @@ enum class isa { portable, avx2, avx512, avx512_bf16, amx };
 
 namespace detail {
 
+/// The one of an instruction set.
+template <class Kernels>
+[[nodiscard]] constexpr Kernels const& of_level(isa simd_level, Kernels const& portable, Kernels const& avx2,
+                                                Kernels const& avx512) {
+  return simd_level >= isa::avx512 ? avx512 : simd_level == isa::avx2 ? avx2 : portable;
+}
+
 /// Allocates memory that begins with a cache line.
 template <class T>
 struct line_allocator {

@@ -6,8 +6,8 @@
 #include <kvpolicy/ops/host/check_list.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/kernels/slots.hpp>
 #include <kvpolicy/ops/host/listed_marks.hpp>
-#include <kvpolicy/ops/host/slot_kernels.hpp>
 #include <kvpolicy/ops/host/split_list.hpp>
 #include <kvpolicy/ops/host/unit_marks.hpp>
 #include <kvpolicy/ops/host/unit_owners.hpp>

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/norms.hpp>
 #include <kvpolicy/ops/host/lane_rows.hpp>
-#include <kvpolicy/ops/host/norm_kernels.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/row_norm.hpp>

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <kvpolicy/ops/host/slot_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/slots.hpp>
 #include <kvpolicy/ops/host/unit_marks.hpp>
 #include <span>
 
@@ -112,7 +112,7 @@ inline bool unused_once(slot_kernels const& passes, mark_memory memory, slot_poo
   }
   unsigned char const* const marks = memory.bytes.data();
   if (has_dead && marks[of.dead] != 0) return false;
-  return !passes.any_set(marks, row.slot, row.remaining()) && passes.count_set(marks, of.units) == row.num_gone();
+  return !passes.any_set(marks, row.slot, row.remaining()) && count_set(marks, of.units) == row.num_gone();
 }
 
 /// Rewrites a list. With `frees` the slots to free are left at the front of `gone`; returns their number.

@@ -33,6 +33,7 @@ def under_policy(base: Any, *, on_device: bool) -> Any:
                 given = parameters.bind(self, *args, **kwargs)
                 given.apply_defaults()
                 check_layer(settings, given.arguments, config.parallel_config.tensor_parallel_size)
+                logger.info_once(settings.told)
                 if why := untested(vllm.__version__):
                     logger.warning_once(why)
             super().__init__(*args, **kwargs)

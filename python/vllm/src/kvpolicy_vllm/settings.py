@@ -35,6 +35,13 @@ class Settings:
         cuts = Cuts(self.budget, block)
         return Cuts(self.budget, block, cuts.whole if self.slack is None else self.slack, self.during_prefill)
 
+    @property
+    def told(self) -> str:
+        """One line for the log of an engine that starts."""
+        again = "and never again" if self.slack == 0 else f"and again whenever it has {'its budget' if self.slack is None else f'{self.slack} blocks'} more"
+        when = "between chunks of its prompt, after it, " if self.during_prefill else "after its prompt, "
+        return f"kvpolicy: a request keeps {self.budget} entries in each lane ({self.policy}), cut {when}{again}"
+
     def at(self, kept: int, newest: int) -> str:
         """The policy that keeps `kept` entries, the `newest` ones among them."""
         return re.sub(r"\bbudget\(\d+\)", f"budget({kept})" + (f" | recent({newest})" if newest > 0 else ""), self.policy)
@@ -42,14 +49,17 @@ class Settings:
 
 def settings_of(policy: str, slack: int | None = None, during_prefill: bool = False) -> Settings:
     """Reads a policy. Raises ValueError in one sentence if the plugin cannot carry it out."""
-    facts = kvpolicy.policy_facts(policy)
+    try:
+        facts = kvpolicy.policy_facts(policy)
+    except ValueError as why:
+        raise ValueError(f"kvpolicy: {why}") from None
     refuse = lambda why: ValueError(f"kvpolicy: policy = {policy}, but {why}")
     if slack is not None and (not isinstance(slack, int) or isinstance(slack, bool) or slack < 0):
         raise ValueError(f"kvpolicy: slack = {slack}, but it is a number of blocks: 0 for no cut while decoding")
     if not isinstance(during_prefill, bool):
         raise ValueError(f"kvpolicy: during_prefill = {during_prefill}, but it is true or false")
     if during_prefill and slack == 0:
-        raise ValueError("kvpolicy: during_prefill = true, but with slack = 0 a request is cut after its prompt only")
+        raise ValueError("kvpolicy: during_prefill = true, but with slack = 0 a request is cut after its prompt only: leave slack out, or give it 1 or more")
     if facts.every_row:
         raise refuse(f"{facts.scorer} reads the query rows of every token, and the plugin records the last ones")
     if facts.session or facts.turn_rows > 0:
@@ -66,6 +76,8 @@ def settings_of(policy: str, slack: int | None = None, during_prefill: bool = Fa
         name = part.split("(")[0]
         if name == "budget" and re.fullmatch(r"budget\(\d+\)", part):
             budget = int(part[len("budget(") : -1])
+        elif name == "budget":
+            raise refuse(f"{part} is not a number of entries such as budget(1024), from which scheduler and workers know what a request keeps")
         elif name not in PARTS:
             raise refuse(f"{part} does not leave every lane of a request the same number of entries, known from its length")
     if budget is None:

@@ -1,0 +1,101 @@
+// Sums of the squares of rows: kernels/norms.hpp says what they promise.
+
+constexpr int sum_vectors = 2 * sums_of_a_norm / width;        ///< of doubles, with the sixteen partial sums of a row
+constexpr int narrow_vectors = narrow_sums_of_a_norm / width;  ///< of floats, with 64 partial sums
+
+/// Adds all partial sums: the upper half to the lower one, until one is left.
+template <std::size_t N>
+[[gnu::always_inline]] inline double total(doubles const (&sum)[N]) {
+  if constexpr (N == 1) {
+    return add_lanes(sum[0]);
+  } else {
+    doubles half[N / 2];
+    each<N / 2>([&](auto i) KVPOLICY_INLINED { half[i] = sum[i] + sum[i + N / 2]; });
+    return total(half);
+  }
+}
+
+/// Adds the squares of sixteen floats. Element d of a row is in partial sum d mod 16.
+template <class From>
+[[gnu::always_inline]] inline void add_floats(From from, doubles (&sum)[sum_vectors]) {
+  each<sum_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = add_square(load_widened(from + 2 * width * i), sum[i]); });
+}
+
+[[gnu::always_inline]] inline double sum_of_floats(std::byte const* row, std::byte const* ahead, int dims) {
+  doubles sum[sum_vectors];
+  each<sum_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = no_doubles(); });
+  int at = 0;
+  for (; at + 64 <= 4 * dims; at += 64) {
+    prefetch_here(ahead + at);
+    add_floats(row + at, sum);
+  }
+  if (at < 4 * dims) {
+    padded<64> const rest(row + at, 4 * dims - at);
+    add_floats(rest.begin(), sum);
+  }
+  return total(sum);
+}
+
+/// Adds the squares of 64 elements. The partial sums of f16 are in the order of elements; of those of bf16 the first
+/// half has the even elements and the second half the odd ones.
+template <codec Element, class From>
+[[gnu::always_inline]] inline void add_narrow(From from, floats (&sum)[narrow_vectors]) {
+  constexpr int half = narrow_vectors / 2;
+  if constexpr (Element == codec::f16) {
+    each<narrow_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = add_square(load_f16(from + 2 * width * i), sum[i]); });
+  } else {
+    each<half>([&](auto i) KVPOLICY_INLINED {
+      ints const pairs = load_pairs(from + 4 * width * i);
+      sum[i] = add_square(even_bf16(pairs), sum[i]);
+      sum[i + half] = add_square(odd_bf16(pairs), sum[i + half]);
+    });
+  }
+}
+
+/// Of the 64 partial sums four are added at a time in float, first neighbours, and the sixteen that are left in double.
+template <codec Element>
+[[gnu::always_inline]] inline double sum_of_narrow(std::byte const* row, std::byte const* ahead, int dims) {
+  constexpr int half = narrow_vectors / 2;
+  floats sum[narrow_vectors], two[half];
+  each<narrow_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = no_floats(); });
+  int at = 0;
+  for (; at + 128 <= 2 * dims; at += 128) {
+    prefetch_here(ahead + at);
+    prefetch_here(ahead + at + 64);
+    add_narrow<Element>(row + at, sum);
+  }
+  if (at < 2 * dims) {
+    padded<128> const rest(row + at, 2 * dims - at);
+    add_narrow<Element>(rest.begin(), sum);
+  }
+  each<half>([&](auto i) KVPOLICY_INLINED {
+    two[i] = Element == codec::f16 ? add_neighbours(sum[2 * i], sum[2 * i + 1]) : sum[i] + sum[i + half];
+  });
+  doubles sixteen[sum_vectors];
+  each<half / 2>([&](auto i) KVPOLICY_INLINED {
+    floats const four = two[i] + two[i + half / 2];
+    sixteen[2 * i] = lower_widened(four);
+    sixteen[2 * i + 1] = upper_widened(four);
+  });
+  return total(sixteen);
+}
+
+/// A sum of narrow numbers that is too large or too small for a float is computed again in double.
+template <codec Element>
+inline void square_sums(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
+  for (int r = 0; r < count; ++r) {
+    if constexpr (Element == codec::f32) {
+      out[r] = sum_of_floats(rows[r], ahead[r], dims);
+    } else {
+      double const sum = sum_of_narrow<Element>(rows[r], ahead[r], dims);
+      out[r] = fits_float(sum) ? sum : wide_square_sum(Element, rows[r], 2, dims);
+    }
+  }
+}
+
+inline void roots_of_sums(double const* sums, float* norms) {
+  for (int i = 0; i < 16; i += width / 2) store_roots(load_doubles(sums + i), norms + i);
+}
+
+inline constexpr norm_kernels norms{square_sums<codec::f32>, square_sums<codec::f16>, square_sums<codec::bf16>,
+                                    roots_of_sums};

@@ -1,0 +1,110 @@
+// Vectors of eight numbers with AVX2: see simd/operations.hpp.
+
+constexpr int width = 8;
+constexpr bool has_integers = true;
+
+struct floats {
+  __m256 of;
+};
+struct doubles {
+  __m256d of;
+};
+struct ints {
+  __m256i of;
+};
+struct mask {  ///< all bits of the numbers for which it is true
+  __m256i of;
+};
+
+template <int Bytes>
+using padded = zero_padded<Bytes>;
+
+// Floats and doubles
+
+[[gnu::always_inline]] inline floats no_floats() { return {_mm256_setzero_ps()}; }
+[[gnu::always_inline]] inline doubles no_doubles() { return {_mm256_setzero_pd()}; }
+[[gnu::always_inline]] inline floats operator+(floats a, floats b) { return {_mm256_add_ps(a.of, b.of)}; }
+[[gnu::always_inline]] inline doubles operator+(doubles a, doubles b) { return {_mm256_add_pd(a.of, b.of)}; }
+[[gnu::always_inline]] inline floats add_square(floats a, floats b) { return {_mm256_fmadd_ps(a.of, a.of, b.of)}; }
+[[gnu::always_inline]] inline doubles add_square(doubles a, doubles b) { return {_mm256_fmadd_pd(a.of, a.of, b.of)}; }
+
+[[gnu::always_inline]] inline doubles load_widened(std::byte const* from) {
+  return {_mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<float const*>(from)))};
+}
+[[gnu::always_inline]] inline doubles lower_widened(floats a) {
+  return {_mm256_cvtps_pd(_mm256_castps256_ps128(a.of))};
+}
+[[gnu::always_inline]] inline doubles upper_widened(floats a) {
+  return {_mm256_cvtps_pd(_mm256_extractf128_ps(a.of, 1))};
+}
+[[gnu::always_inline]] inline doubles load_doubles(double const* from) { return {_mm256_loadu_pd(from)}; }
+[[gnu::always_inline]] inline double add_lanes(doubles a) {
+  __m128d const two = _mm_add_pd(_mm256_castpd256_pd128(a.of), _mm256_extractf128_pd(a.of, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+[[gnu::always_inline]] inline void store_roots(doubles a, float* to) {
+  _mm_storeu_ps(to, _mm256_cvtpd_ps(_mm256_sqrt_pd(a.of)));
+}
+
+[[gnu::always_inline]] inline floats load_f16(std::byte const* from) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<__m128i const*>(from)))};
+}
+[[gnu::always_inline]] inline ints load_pairs(std::byte const* from) {
+  return {_mm256_loadu_si256(reinterpret_cast<__m256i const*>(from))};
+}
+[[gnu::always_inline]] inline floats even_bf16(ints pairs) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(pairs.of, 16))};
+}
+[[gnu::always_inline]] inline floats odd_bf16(ints pairs) {
+  return {_mm256_castsi256_ps(_mm256_and_si256(pairs.of, _mm256_set1_epi32(-0x10000)))};
+}
+[[gnu::always_inline]] inline floats add_neighbours(floats a, floats b) {
+  __m256d const swapped = _mm256_castps_pd(_mm256_hadd_ps(a.of, b.of));
+  return {_mm256_castpd_ps(_mm256_permute4x64_pd(swapped, 0xD8))};
+}
+
+// Integers and masks
+
+constexpr int lanes_of(ints) { return width; }
+[[gnu::always_inline]] inline ints load_as(ints, int const* from) {
+  return {_mm256_loadu_si256(reinterpret_cast<__m256i const*>(from))};
+}
+[[gnu::always_inline]] inline ints same_as(ints, int value) { return {_mm256_set1_epi32(value)}; }
+[[gnu::always_inline]] inline ints counting_as(ints, int first) {
+  return {_mm256_add_epi32(_mm256_set1_epi32(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))};
+}
+[[gnu::always_inline]] inline void store(ints some, int* to) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), some.of);
+}
+[[gnu::always_inline]] inline mask operator==(ints a, ints b) { return {_mm256_cmpeq_epi32(a.of, b.of)}; }
+[[gnu::always_inline]] inline mask operator>(ints a, ints b) { return {_mm256_cmpgt_epi32(a.of, b.of)}; }
+/// Whether each is below `end`, as numbers without a sign.
+[[gnu::always_inline]] inline mask below(ints a, ints end) {
+  __m256i const flip = _mm256_set1_epi32(static_cast<int>(0x80000000u));
+  return {_mm256_cmpgt_epi32(_mm256_xor_si256(end.of, flip), _mm256_xor_si256(a.of, flip))};
+}
+[[gnu::always_inline]] inline mask operator|(mask a, mask b) { return {_mm256_or_si256(a.of, b.of)}; }
+[[gnu::always_inline]] inline mask operator!(mask a) { return {_mm256_xor_si256(a.of, _mm256_set1_epi32(-1))}; }
+[[gnu::always_inline]] inline bool any(mask a) { return _mm256_testz_si256(a.of, a.of) == 0; }
+[[gnu::always_inline]] inline int number_of(mask a) {
+  return __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(a.of))));
+}
+/// The numbers of which a byte is not zero.
+[[gnu::always_inline]] inline mask marked_as(ints, unsigned char const* marks) {
+  __m128i const some = _mm_loadl_epi64(reinterpret_cast<__m128i const*>(marks));
+  return {_mm256_cmpgt_epi32(_mm256_cvtepu8_epi32(some), _mm256_setzero_si256())};
+}
+[[gnu::always_inline]] inline ints choose(mask which, ints yes, ints no) {
+  return {_mm256_blendv_epi8(no.of, yes.of, which.of)};
+}
+[[gnu::always_inline]] inline ints gather(int const* map, ints at) { return {_mm256_i32gather_epi32(map, at.of, 4)}; }
+/// Whether the bytes at these places are not zero. Up to three bytes behind each are read, too.
+[[gnu::always_inline]] inline mask gather_set(unsigned char const* bytes, ints at) {
+  __m256i const found = _mm256_i32gather_epi32(reinterpret_cast<int const*>(bytes), at.of, 1);
+  return !mask{_mm256_cmpeq_epi32(_mm256_and_si256(found, _mm256_set1_epi32(0xFF)), _mm256_setzero_si256())};
+}
+/// Stores the selected numbers, `more` of them, one behind the other, and nothing behind them unless there is room for
+/// a whole vector.
+[[gnu::always_inline]] inline void pack(ints some, mask which, int more, bool room, int* to) {
+  put_selected(some.of, static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(which.of))), more, room, to);
+}

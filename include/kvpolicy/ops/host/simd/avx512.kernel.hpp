@@ -1,0 +1,135 @@
+// Vectors of sixteen numbers with AVX-512 (F, BW, VL, DQ): see simd/operations.hpp.
+//
+// Operations have all bits of a mask where g++ 12 warns of an undefined operand of the form without one.
+
+constexpr int width = 16;
+constexpr bool has_integers = true;
+
+struct floats {
+  __m512 of;
+};
+struct doubles {
+  __m512d of;
+};
+struct ints {
+  __m512i of;
+};
+struct mask {
+  __mmask16 of;
+};
+
+/// The last bytes of a row: loads read what is there, and zeros behind them.
+struct rest_of_row {
+  std::byte const* from;
+  int bytes;
+};
+[[gnu::always_inline]] inline rest_of_row operator+(rest_of_row row, int bytes) {
+  return {row.from + bytes, row.bytes - bytes};
+}
+/// The elements of `size` bytes that are there, a bit each.
+[[gnu::always_inline]] inline unsigned there(rest_of_row row, int size) {
+  return row.bytes <= 0 ? 0u : _bzhi_u32(~0u, static_cast<unsigned>(row.bytes / size));
+}
+template <int Bytes>
+struct padded {
+  rest_of_row row;
+
+  padded(std::byte const* from, int bytes) : row{from, bytes} {}
+  [[nodiscard]] rest_of_row begin() const { return row; }
+};
+
+// Floats and doubles
+
+[[gnu::always_inline]] inline floats no_floats() { return {_mm512_setzero_ps()}; }
+[[gnu::always_inline]] inline doubles no_doubles() { return {_mm512_setzero_pd()}; }
+[[gnu::always_inline]] inline floats operator+(floats a, floats b) { return {_mm512_add_ps(a.of, b.of)}; }
+[[gnu::always_inline]] inline doubles operator+(doubles a, doubles b) { return {_mm512_add_pd(a.of, b.of)}; }
+[[gnu::always_inline]] inline floats add_square(floats a, floats b) { return {_mm512_fmadd_ps(a.of, a.of, b.of)}; }
+[[gnu::always_inline]] inline doubles add_square(doubles a, doubles b) { return {_mm512_fmadd_pd(a.of, a.of, b.of)}; }
+
+[[gnu::always_inline]] inline doubles widened(__m256 a) { return {_mm512_maskz_cvtps_pd(0xFF, a)}; }
+[[gnu::always_inline]] inline doubles load_widened(std::byte const* from) {
+  return widened(_mm256_loadu_ps(reinterpret_cast<float const*>(from)));
+}
+[[gnu::always_inline]] inline doubles load_widened(rest_of_row row) {
+  return widened(_mm256_maskz_loadu_ps(static_cast<__mmask8>(there(row, 4)), row.from));
+}
+[[gnu::always_inline]] inline doubles lower_widened(floats a) {
+  return widened(_mm512_maskz_extractf32x8_ps(0xFF, a.of, 0));
+}
+[[gnu::always_inline]] inline doubles upper_widened(floats a) {
+  return widened(_mm512_maskz_extractf32x8_ps(0xFF, a.of, 1));
+}
+[[gnu::always_inline]] inline doubles load_doubles(double const* from) { return {_mm512_loadu_pd(from)}; }
+[[gnu::always_inline]] inline double add_lanes(doubles a) {
+  __m256d const four =
+      _mm256_add_pd(_mm512_maskz_extractf64x4_pd(0xF, a.of, 0), _mm512_maskz_extractf64x4_pd(0xF, a.of, 1));
+  __m128d const two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+[[gnu::always_inline]] inline void store_roots(doubles a, float* to) {
+  _mm256_storeu_ps(to, _mm512_maskz_cvtpd_ps(0xFF, _mm512_maskz_sqrt_pd(0xFF, a.of)));
+}
+
+[[gnu::always_inline]] inline floats load_f16(std::byte const* from) {
+  return {_mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<__m256i const*>(from)))};
+}
+[[gnu::always_inline]] inline floats load_f16(rest_of_row row) {
+  return {_mm512_maskz_cvtph_ps(0xFFFF, _mm256_maskz_loadu_epi16(static_cast<__mmask16>(there(row, 2)), row.from))};
+}
+[[gnu::always_inline]] inline ints load_pairs(std::byte const* from) { return {_mm512_loadu_si512(from)}; }
+[[gnu::always_inline]] inline ints load_pairs(rest_of_row row) {
+  return {_mm512_maskz_loadu_epi16(there(row, 2), row.from)};
+}
+[[gnu::always_inline]] inline floats even_bf16(ints pairs) {
+  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xFFFF, pairs.of, 16))};
+}
+[[gnu::always_inline]] inline floats odd_bf16(ints pairs) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(pairs.of, _mm512_set1_epi32(-0x10000)))};
+}
+[[gnu::always_inline]] inline floats add_neighbours(floats a, floats b) {
+  __m512i const evens = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  __m512i const odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+  return {_mm512_add_ps(_mm512_permutex2var_ps(a.of, evens, b.of), _mm512_permutex2var_ps(a.of, odds, b.of))};
+}
+
+// Integers and masks
+
+constexpr int lanes_of(ints) { return width; }
+[[gnu::always_inline]] inline ints load_as(ints, int const* from) { return {_mm512_loadu_si512(from)}; }
+[[gnu::always_inline]] inline ints same_as(ints, int value) { return {_mm512_set1_epi32(value)}; }
+[[gnu::always_inline]] inline ints counting_as(ints, int first) {
+  __m512i const step = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return {_mm512_add_epi32(_mm512_set1_epi32(first), step)};
+}
+[[gnu::always_inline]] inline void store(ints some, int* to) { _mm512_storeu_si512(to, some.of); }
+[[gnu::always_inline]] inline mask operator==(ints a, ints b) { return {_mm512_cmpeq_epi32_mask(a.of, b.of)}; }
+[[gnu::always_inline]] inline mask operator>(ints a, ints b) { return {_mm512_cmpgt_epi32_mask(a.of, b.of)}; }
+[[gnu::always_inline]] inline mask below(ints a, ints end) { return {_mm512_cmplt_epu32_mask(a.of, end.of)}; }
+[[gnu::always_inline]] inline mask operator|(mask a, mask b) { return {static_cast<__mmask16>(a.of | b.of)}; }
+[[gnu::always_inline]] inline mask operator!(mask a) { return {static_cast<__mmask16>(~a.of)}; }
+[[gnu::always_inline]] inline bool any(mask a) { return a.of != 0; }
+[[gnu::always_inline]] inline int number_of(mask a) { return __builtin_popcount(a.of); }
+[[gnu::always_inline]] inline mask marked_as(ints, unsigned char const* marks) {
+  __m128i const some = _mm_loadu_si128(reinterpret_cast<__m128i const*>(marks));
+  return {_mm_test_epi8_mask(some, some)};
+}
+[[gnu::always_inline]] inline ints choose(mask which, ints yes, ints no) {
+  return {_mm512_mask_blend_epi32(which.of, no.of, yes.of)};
+}
+// Without optimization g++ 12 has macros for these, which convert the sign of masks.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+[[gnu::always_inline]] inline ints gather(int const* map, ints at) {
+  return {_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xFFFF, at.of, map, 4)};
+}
+[[gnu::always_inline]] inline mask gather_set(unsigned char const* bytes, ints at) {
+  __m512i const found = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xFFFF, at.of, bytes, 1);
+  return {_mm512_test_epi32_mask(found, _mm512_set1_epi32(0xFF))};
+}
+#pragma GCC diagnostic pop
+[[gnu::always_inline]] inline void pack(ints some, mask which, int more, bool room, int* to) {
+  __m512i const packed = _mm512_maskz_compress_epi32(which.of, some.of);
+  if (room) return _mm512_storeu_si512(to, packed);
+  _mm512_mask_storeu_epi32(to, static_cast<__mmask16>((1u << more) - 1), packed);
+}

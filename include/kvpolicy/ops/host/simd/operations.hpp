@@ -1,0 +1,121 @@
+// Vectors of an instruction set, and what can be done with them.
+//
+// A kernel is written once, over the types and functions below, in a file that `simd/each_isa.hpp` compiles for each
+// instruction set, in a namespace and a target of its own. There vectors are values, and lambdas are inlined.
+//
+//   floats, doubles, ints    `width` numbers of 32 bits, or `width / 2` doubles
+//   mask                     a truth value for each of `width` numbers
+//   load_*, store            from and to any address
+//   has_integers             vectors of integers have more than moves
+//
+// Rules. Arrays of vectors are indexed by constants (`each<N>`), or g++ keeps them in memory. Types have no
+// constructors and no default initializers of members, which would have no target. A lambda says KVPOLICY_INLINED.
+// These files include nothing: what they use of std is included here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <kvpolicy/ops/host/packed_bits.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
+#include <type_traits>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+/// Behind the parameters of a lambda in a kernel.
+#define KVPOLICY_INLINED __attribute__((always_inline))
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The last bytes of a row, and zeros behind them.
+template <int Bytes>
+struct zero_padded {
+  alignas(64) std::byte of[static_cast<std::size_t>(Bytes)];
+
+  zero_padded(std::byte const* from, int bytes) {
+    std::memset(of, 0, static_cast<std::size_t>(Bytes));
+    std::memcpy(of, from, static_cast<std::size_t>(bytes));
+  }
+  [[nodiscard]] std::byte const* begin() const { return of; }
+};
+
+/// A number of 32 bits, as a vector of one. Passes over lists use it for the entries behind the last whole vector.
+struct one_int {
+  int of;
+};
+struct one_mask {
+  int of;  ///< 0 or 1: a loop over such has no branch, so that compilers make vectors of it
+};
+constexpr int lanes_of(one_int) { return 1; }
+inline void fetch(one_int, void const*) {}  // one entry after another needs no prefetch
+template <class Vector>
+[[gnu::always_inline]] inline void fetch(Vector const&, void const* line) {
+  __builtin_prefetch(line);
+}
+inline one_int load_as(one_int, int const* from) { return {*from}; }
+inline one_int same_as(one_int, int value) { return {value}; }
+inline one_int counting_as(one_int, int first) { return {first}; }
+inline one_mask marked_as(one_int, unsigned char const* marks) { return {*marks != 0 ? 1 : 0}; }
+inline void store(one_int some, int* to) { *to = some.of; }
+inline one_mask operator==(one_int a, one_int b) { return {a.of == b.of ? 1 : 0}; }
+inline one_mask operator>(one_int a, one_int b) { return {a.of > b.of ? 1 : 0}; }
+inline one_mask below(one_int a, one_int end) {
+  return {static_cast<unsigned>(a.of) < static_cast<unsigned>(end.of) ? 1 : 0};
+}
+inline one_mask operator|(one_mask a, one_mask b) { return {a.of | b.of}; }
+inline one_mask operator!(one_mask a) { return {1 - a.of}; }
+inline bool any(one_mask of) { return of.of != 0; }
+inline int number_of(one_mask of) { return of.of; }
+inline one_int gather(int const* map, one_int at) { return {map[at.of]}; }
+inline one_mask gather_set(unsigned char const* bytes, one_int at) { return {bytes[at.of] != 0 ? 1 : 0}; }
+inline one_int choose(one_mask which, one_int yes, one_int no) { return which.of != 0 ? yes : no; }
+inline void pack(one_int some, one_mask which, int, bool room, int* to) {
+  if (room || which.of != 0) *to = some.of;
+}
+
+namespace portable {
+#include <kvpolicy/ops/host/simd/each.kernel.hpp>
+#include <kvpolicy/ops/host/simd/portable.kernel.hpp>
+}  // namespace portable
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+namespace avx2 {
+#include <kvpolicy/ops/host/simd/avx2.kernel.hpp>
+#include <kvpolicy/ops/host/simd/each.kernel.hpp>
+}  // namespace avx2
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(                                                                       \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt,bmi2,prfchw"))), \
+    apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt,bmi2,prfchw")
+#endif
+namespace avx512 {
+#include <kvpolicy/ops/host/simd/avx512.kernel.hpp>
+#include <kvpolicy/ops/host/simd/each.kernel.hpp>
+}  // namespace avx512
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#else
+namespace avx2 = portable;
+namespace avx512 = portable;
+#endif
+
+}  // namespace KVPOLICY_NAMESPACE::detail
