@@ -91,7 +91,7 @@ slow() {
     cmake --preset cuda && cmake --build --preset cuda --target own_scorer_cuda kvpolicy_cuda_vocabulary kvpolicy_gpu_tests tensor_parallel_cuda &&
       ctest --preset cuda -L gpu || return 1
   fi
-  cmake --preset release && cmake --build --preset release --target all demo_full kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
+  cmake --preset release && cmake --build --preset release --target all demo_full agent_replay serving kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
 }
 
 # What travels to a machine with a GPU: it is small enough, and every program of it starts without our packages.
@@ -103,12 +103,12 @@ gpu_bundle() {
   tools/gpu_bundle.sh && tools/gpu_bundle.sh --rehearse
 }
 
-# llama.cpp, transformers and MPI, installed where they are not there yet, and a long run of llama.cpp under sanitizers.
+# llama.cpp, transformers, vLLM and MPI, installed where they are not there yet, and a long run of llama.cpp under sanitizers.
 engines() {
-  tools/engines.sh llama_cpp transformers mpi llama_cpp_soak
+  tools/engines.sh llama_cpp transformers vllm mpi llama_cpp_soak
 }
 
-for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants clang libcxx aarch64 device slow cuda_libraries gpu_bundle engines}"; do
+for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants clang libcxx aarch64 avx512 device slow cuda_libraries gpu_bundle engines}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
@@ -121,6 +121,7 @@ for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants cl
       clang) step 'clang 19' clang ;;
       libcxx) step 'clang 19 with libc++' libcxx ;;
       aarch64) step '64-bit ARM under qemu' tools/aarch64.sh ;;
+      avx512) step 'kernels on an emulated processor with AVX-512' tools/avx512.sh ;;
       device) step 'on the emulated device' device ;;
       slow) step 'tests that wait for the night' slow ;;
       cuda_libraries) step 'CUDA libraries, compiled' cuda_libraries ;;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
 #include <kvpolicy/ops/host/argmin_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/listing.hpp>
 #include <kvpolicy/ops/host/kernels/norms.hpp>
 #include <kvpolicy/ops/host/kernels/slots.hpp>
 #include <limits>
@@ -169,6 +170,40 @@ std::uint64_t of_slots(kv::isa simd_level) {
   return all.bits();
 }
 
+std::uint64_t of_lists(kv::isa simd_level) {
+  folded all;
+  dice random(6);
+  for (int count = 1; count < 400; count += count < 140 ? 1 : 37) {
+    for (int const percent : {0, 3, 50, 97, 100}) {
+      auto const entries = static_cast<std::size_t>(count);
+      std::vector<int> position(entries), rows(entries, -3);
+      std::vector<std::uint32_t> bits(entries / 32 + 1);
+      std::vector<unsigned char> marks(entries);
+      int listed = 0;
+      for (std::size_t e = 0; e < entries; ++e) {
+        bool const is_set = random.chance(percent);
+        position[e] = is_set ? random.below(1000) : -1 - random.below(3);
+        marks[e] = is_set ? 1 : 0;
+        bits[e / 32] |= (is_set ? 1u : 0u) << (e % 32);
+        listed += is_set ? 1 : 0;
+      }
+      all.add(kv::detail::listing_for(simd_level).rows(position.data(), count, rows.data()));
+      all.add(std::span<int const>(rows));
+      std::vector<int> ordinals(static_cast<std::size_t>(listed) + 1, -3);
+      kv::detail::listing_for(simd_level).bits(bits.data(), count, listed, ordinals.data());
+      all.add(std::span<int const>(ordinals));
+      std::vector<int> of_marks(entries + 1);
+      all.add(kv::detail::listing_for(simd_level).marked(marks.data(), count, of_marks.data()));
+      all.add(std::span<int const>(of_marks).first(static_cast<std::size_t>(listed)));
+      auto* const in_place = reinterpret_cast<unsigned char*>(of_marks.data()) + 3 * entries;
+      std::memcpy(in_place, marks.data(), entries);
+      all.add(kv::detail::listing_for(simd_level).marked(in_place, count, of_marks.data()));
+      all.add(std::span<int const>(of_marks).first(static_cast<std::size_t>(listed)));
+    }
+  }
+  return all.bits();
+}
+
 }  // namespace golden_bits_test
 
 TEST_SUITE("ops/golden_bits") {
@@ -183,6 +218,7 @@ TEST_SUITE("ops/golden_bits") {
       CHECK(of_norms(level, kv::codec::f16) == 0x97510D6B36EBD0EEu);
       CHECK(of_norms(level, kv::codec::bf16) == 0xB30D65286E363A41u);
       CHECK(of_lowest(level) == 0xAC3676B1DFDE11DCu);
+      CHECK(of_lists(level) == 0x1FF836C40C139AE4u);
       CHECK(of_slots(level) == 0x2BF75D5BB3C38AFBu);
     }
   }

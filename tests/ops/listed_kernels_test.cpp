@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/element_rows.hpp>
+#include <kvpolicy/ops/host/kernels/listing.hpp>
 #include <kvpolicy/ops/host/listed_marks.hpp>
 #include <kvpolicy/ops/host/transpose.hpp>
 #include <limits>
@@ -71,7 +71,7 @@ TEST_CASE("list_rows lists rows at positions from 0 on, and writes nothing behin
         std::vector<int> const expected = some_of(random, rows, percent);
         std::vector<int> position(static_cast<std::size_t>(rows), -1), index(expected.size() + 17, -7);
         for (int const r : expected) position[static_cast<std::size_t>(r)] = random.below(3);
-        int const counted = kv::detail::list_rows_for(level)(position.data(), rows, index.data());
+        int const counted = kv::detail::listing_for(level).rows(position.data(), rows, index.data());
         CHECK(counted == std::ssize(expected));
         for (std::size_t i = expected.size(); i < index.size(); ++i) CHECK(index[i] == -7);
         index.resize(expected.size());
@@ -91,7 +91,7 @@ TEST_CASE("list_marked takes marks from the end of the memory that it writes to"
         auto* const marks = reinterpret_cast<unsigned char*>(to.data()) + 3 * static_cast<std::size_t>(count);
         std::memset(marks, 0, static_cast<std::size_t>(count));
         for (int const e : expected) marks[e] = 1;
-        int const listed = kv::detail::list_marked_for(level)(marks, count, to.data());
+        int const listed = kv::detail::listing_for(level).marked(marks, count, to.data());
         CHECK(to.back() == -7);
         to.resize(static_cast<std::size_t>(listed));
         CHECK(to == expected);

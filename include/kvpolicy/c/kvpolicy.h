@@ -60,10 +60,11 @@ typedef struct kvpolicy_state kvpolicy_state;
 typedef struct kvpolicy_plane {
   void* data;
   kvpolicy_element element;
-  int channels;           /**< elements of a row; of opaque rows: bytes */
-  int64_t layer_stride;   /**< bytes between two layers; the others are in bytes as well */
-  int64_t unit_stride;    /**< between two sequences of a contiguous cache, two slots, or two blocks of a pool */
-  int64_t token_stride;   /**< between two tokens of a sequence of a contiguous cache or of a block; slots have one token */
+  int channels;         /**< elements of a row; of opaque rows: bytes */
+  int64_t layer_stride; /**< bytes between two layers; the others are in bytes as well */
+  int64_t unit_stride;  /**< between two sequences of a contiguous cache, two slots, or two blocks of a pool */
+  int64_t
+      token_stride; /**< between two tokens of a sequence of a contiguous cache or of a block; slots have one token */
   int64_t head_stride;    /**< between two KV heads */
   int64_t channel_stride; /**< between two elements of a row: 4 or 2 where they are contiguous */
 } kvpolicy_plane;
@@ -86,8 +87,9 @@ typedef struct kvpolicy_cache {
                    of each entry, in a pool of `slot_count` slots; a new entry is in the slot that the list names
                    after the lane's last one */
   int64_t slot_count;
-  int const* blocks;   /**< null, or [sequence][capacity / block_size, rounded up]: the blocks of a pool that a sequence holds, in
-                            their order. Entry e is token e % block_size of the block e / block_size */
+  int const* blocks;   /**< null, or [sequence][capacity / block_size, rounded up]: the blocks of a pool that a sequence
+                          holds, in   their order. Entry e is token e % block_size of the block e / block_size. Numbers are
+                            checked by kvpolicy_apply: a policy that reads keys follows them before */
   int block_size;      /**< tokens of a block */
   int64_t block_count; /**< blocks of the pool */
 } kvpolicy_cache;
@@ -196,9 +198,9 @@ kvpolicy_status kvpolicy_reported(kvpolicy_state const* state, kvpolicy_report* 
 kvpolicy_status kvpolicy_kept(kvpolicy_state const* state, int sequence, int layer, int kv_head, int const** ordinals,
                               int* count);
 
-/** Carries the decision out, once. A contiguous cache is compacted: rows, positions and counts move, and entry i of a
- * lane is in row i again. Of a cache with slots the lists are rewritten and no row moves; behind a lane's kept slots
- * its list names the slots that were freed, so that the next tokens may be written there.
+/** Carries the decision out, once. A cache that is contiguous or in blocks is compacted: rows, positions and counts
+ * move, and entry i of a lane is in row i again. Of a cache with slots the lists are rewritten and no row moves; behind
+ * a lane's kept slots its list names the slots that were freed, so that the next tokens may be written there.
  * - out: *stats, unless `stats` is null.
  * - fails with KVPOLICY_INVALID_ARGUMENT if there is no decision, or if entries came or went since. */
 kvpolicy_status kvpolicy_apply(kvpolicy_state* state, kvpolicy_stats* stats);

@@ -183,3 +183,33 @@ def test_random_batches_follow_a_plain_model():
                     del courses[name]
         assert cuts > 50
         assert batch.requests.slots <= 63
+
+
+def test_a_prompt_that_begins_with_an_ended_answer_is_another_request():
+    """The first request ends with whole blocks. What takes them is cut by a course of its own."""
+    for window in (0, 3):
+        batch = Batch(Cuts(8, BLOCK, 9), window)
+        batch.add("a", 6)
+        batch.step([("a", 6)])
+        for _ in range(2):
+            batch.step([("a", 1)])
+        head = list(batch.blocks["a"])
+        assert batch.lengths["a"] == 8 and len(head) == 2
+        history = lambda name, position: "a" if position < 8 else name
+        batch.add("b", 30, head)
+        batch.step([("b", 10)], history)
+        batch.step([("b", 12)], history)
+        made = batch.step([("b", 1)], history)
+        assert [(cut.tokens, cut.leave) for cut in made.cuts] == [(30, 6)]
+
+
+def test_a_request_that_decodes_beside_one_that_took_its_blocks_stays_itself():
+    batch = Batch(Cuts(8, BLOCK, 9), 0)
+    batch.add("a", 6)
+    batch.step([("a", 6)])
+    for _ in range(2):
+        batch.step([("a", 1)])
+    batch.add("b", 30, list(batch.blocks["a"]))
+    batch.step([("b", 10), ("a", 1)])
+    known = batch.requests.named
+    assert known[batch.blocks["a"][-1]].course.began and not known[batch.blocks["b"][-1]].course.began

@@ -81,9 +81,9 @@ def test_what_protects_more_than_whole_blocks_leave_is_refused(policy):
 def configuration(**changes):
     made = SimpleNamespace(speculative_config=None, kv_transfer_config=None, use_v2_model_runner=False,
                            parallel_config=SimpleNamespace(decode_context_parallel_size=1, prefill_context_parallel_size=1, pipeline_parallel_size=1),
-                           model_config=SimpleNamespace(is_hybrid=False, is_encoder_decoder=False))
+                           model_config=SimpleNamespace(is_hybrid=False, is_encoder_decoder=False), scheduler_config=SimpleNamespace(async_scheduling=False))
     for name, value in changes.items():
-        for at in (made, made.parallel_config, made.model_config):
+        for at in (made, made.parallel_config, made.model_config, made.scheduler_config):
             if hasattr(at, name):
                 setattr(at, name, value)
     return made
@@ -96,6 +96,7 @@ def configuration(**changes):
     (dict(prefill_context_parallel_size=2), "prefill_context_parallel_size = 2"),
     (dict(pipeline_parallel_size=2), "pipeline_parallel_size = 2"),
     (dict(use_v2_model_runner=True), "the model runner is V2"),
+    (dict(async_scheduling=True), "async_scheduling is on"),
     (dict(is_hybrid=True), "layers that keep a state"),
     (dict(is_encoder_decoder=True), "the model has an encoder"),
 ])
@@ -127,7 +128,7 @@ def test_a_package_without_cuda_is_refused_on_a_gpu(monkeypatch):
     with pytest.raises(ValueError, match="kvpolicy was built without CUDA"):
         check_configuration(configuration(), on_device=True)
     monkeypatch.setattr(kvpolicy, "has_device", True)
-    check_configuration(configuration(use_v2_model_runner=True), on_device=True)
+    check_configuration(configuration(), on_device=True)
 
 
 def test_lanes_that_decide_together_are_refused_on_ranks():

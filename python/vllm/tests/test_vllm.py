@@ -107,6 +107,17 @@ def test_short_prompts_come_from_the_prefix_cache_as_without_a_policy(made):
     check(folder, SNAPKV, 16, 128, [prompt] * 2, [e.tables_of(steps.done[name]) for name in ("first", "second")], slack=4)
 
 
+@pytest.mark.parametrize("policy, window", [("knorm | budget(128)", 0), (SNAPKV, 16)])
+def test_a_prompt_continues_an_earlier_answer(made, policy, window):
+    """The first request ends with two whole blocks, which the prompt of the second one begins with: it is another request, with cuts of its own."""
+    folder, first = e.model_folder(), e.prompt(60, 5)
+    llm = made(folder, policy, enable_prefix_caching=True, max_num_batched_tokens=256)
+    answers = e.generated(llm, [first], 5)
+    prompts = [first + answers[0][0][:4] + e.prompt(n, n) for n in (136, 936)]
+    answers += [e.generated(llm, [one], 40)[0] for one in prompts]
+    check(folder, policy, window, 128, [first, *prompts], answers, slack=4)
+
+
 @pytest.mark.parametrize("caching, chunk", [(False, 544), (True, 544), (False, 128), (True, 128)])
 def test_a_request_is_preempted(made, caching, chunk):
     """It is computed again from its start, at once or in chunks, and cut again."""

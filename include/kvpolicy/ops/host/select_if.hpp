@@ -4,6 +4,7 @@
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/host/entry_bits.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/listing.hpp>
 #include <kvpolicy/ops/host/segment_keys.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/select_if.hpp>
@@ -159,8 +160,8 @@ struct implementation<ops::select_if_t, host> {
     while (apart < scores.segments() && keep.indptr[apart + 1] <= free) ++apart;
     auto const one = [&](int segment, int) {
       auto const listed = static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment]);
-      detail::list_bits_for(exec.simd_level())(bits_of(scores, segment, keep), keep.seen[segment], listed,
-                                               keep.indices + keep.indptr[segment]);
+      detail::listing_for(exec.simd_level())
+          .bits(bits_of(scores, segment, keep), keep.seen[segment], listed, keep.indices + keep.indptr[segment]);
     };
     exec.for_each(apart, one);
     for (int segment = apart; segment < scores.segments(); ++segment) one(segment, 0);

@@ -57,8 +57,7 @@ class Cuts:
     def most_held(self, tokens_in_flight: int) -> int:
         """The blocks that a request holds at most, if all cuts are made as they fall due.
 
-        Between a step that finds it due and the step in which its blocks are free, it takes two more steps' tokens, of
-        which there are at most `tokens_in_flight` in all steps at once.
+        The step before a cut and the step that cuts bring tokens before any block is free: each at most `tokens_in_flight`.
         """
         return self.whole + self.slack + -(-2 * tokens_in_flight // self.block) + 1
 

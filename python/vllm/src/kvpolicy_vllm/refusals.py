@@ -27,8 +27,10 @@ def check_configuration(config: Any, *, on_device: bool = False) -> None:
             _refuse(f"{name} = {getattr(parallel, name)}", "a rank would see a part of each request only")
     if getattr(parallel, "pipeline_parallel_size", 1) > 1:
         _refuse(f"pipeline_parallel_size = {parallel.pipeline_parallel_size}", "the plugin was never run with stages of layers")
-    if not on_device and getattr(config, "use_v2_model_runner", False):
-        _refuse("the model runner is V2", "the plugin was run with V1 only: VLLM_USE_V2_MODEL_RUNNER=0")
+    if getattr(config, "use_v2_model_runner", False):
+        _refuse("the model runner is V2", "the plugin knows V1: VLLM_USE_V2_MODEL_RUNNER=0")
+    if getattr(getattr(config, "scheduler_config", None), "async_scheduling", False):
+        _refuse("async_scheduling is on", "scheduler and workers would count the tokens of a step that still runs in different ways: --no-async-scheduling")
     if getattr(model, "is_hybrid", False):
         _refuse("the model mixes attention with layers that keep a state", "the plugin cuts models of full attention only")
     if getattr(model, "is_encoder_decoder", False):

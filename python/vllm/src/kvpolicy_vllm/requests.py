@@ -2,7 +2,8 @@
 
 A step shows rows: lengths and block tables, no names of requests. A request is recognised by the block that it wrote last and
 by its number of tokens, because only its owner writes there. If two rows agree in both, one of them took the other's prefix
-from the cache, and their query rows agree so far: each gets them.
+from the cache, and their query rows agree so far: each gets them. One that decodes is continued by a row of one token
+behind its prompt only: another row took what it left in the cache.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Requests:
     def begin(self, tables: Any, ends: np.ndarray, lengths: np.ndarray, prefilling: np.ndarray) -> Step:
         """A step: row i of the batch brings the last `lengths[i]` of `ends[i]` tokens; `tables[i, b]` is its block b."""
         step = Step(np.zeros(len(ends), np.int64))
-        found = self._recognised(tables, ends, lengths, step)
+        found = self._recognised(tables, ends, lengths, prefilling, step)
         taken: list[list[np.ndarray]] = []
         starts = np.concatenate(([0], np.cumsum(lengths)))
         for row, request in found:
@@ -89,7 +90,7 @@ class Requests:
             return False
         return not course.began or course.due is not None and end > course.due - self.window
 
-    def _recognised(self, tables: Any, ends: np.ndarray, lengths: np.ndarray, step: Step) -> list[tuple[int, Request]]:
+    def _recognised(self, tables: Any, ends: np.ndarray, lengths: np.ndarray, prefilling: np.ndarray, step: Step) -> list[tuple[int, Request]]:
         """The rows that are requests, each with what is known of it."""
         rows: list[tuple[int, int, Request | None]] = []
         claims: dict[int, list[int]] = {}
@@ -98,15 +99,16 @@ class Requests:
             if end == begin or tables[row, (end - 1) // self.cuts.block] == 0:
                 continue  # padding, or a run without requests: block 0 is written by none
             known = self.named.get(int(tables[row, (begin - 1) // self.cuts.block])) if begin > 0 else None
-            rows.append((row, begin, known if known is not None and known.tokens == begin else None))
-            if rows[-1][2] is not None:
+            known = known if known is not None and known.tokens == begin else None
+            rows.append((row, begin, known))
+            if known is not None and (not known.course.began or end == begin + 1 and not prefilling[row]):
                 claims.setdefault(id(known), []).append(row)
         made = []
         for row, begin, known in rows:
             if known is None:
                 made.append((row, Request(Course(self.cuts, shared=begin // self.cuts.block), rows_from=begin)))
                 continue
-            claimants = claims[id(known)]
+            claimants = claims.get(id(known), [-1])
             owner = known.row if known.row in claimants else claimants[0]
             made.append((row, known if row == owner else self._like(known, begin, step)))
         return made

@@ -1,16 +1,5 @@
 // Passes over lists of slots: kernels/slots.hpp says what they promise.
 
-/// Calls f(vector, e) for each whole vector of entries from e on, and f(number, e) for each entry behind them. The
-/// first argument says by its type how many entries it is about.
-template <class F>
-[[gnu::always_inline]] inline void for_each_vector(int count, F const& f) {
-  int e = 0;
-  if constexpr (has_integers) {
-    for (; e + width <= count; e += width) f(ints{}, e);
-  }
-  for (; e < count; ++e) f(one_int{}, e);
-}
-
 /// True if the test holds for any entry.
 template <class Test>
 [[gnu::always_inline]] inline bool any_of(int count, Test const& test) {

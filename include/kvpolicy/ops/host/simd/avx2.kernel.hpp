@@ -104,7 +104,10 @@ constexpr int lanes_of(ints) { return width; }
   return !mask{_mm256_cmpeq_epi32(_mm256_and_si256(found, _mm256_set1_epi32(0xFF)), _mm256_setzero_si256())};
 }
 /// Stores the selected numbers, `more` of them, one behind the other, and nothing behind them unless there is room for
-/// a whole vector.
+/// a whole vector. Bit i selects number i.
+[[gnu::always_inline]] inline void pack_bits(ints some, unsigned which, int more, bool room, int* to) {
+  put_selected(some.of, which, more, room, to);
+}
 [[gnu::always_inline]] inline void pack(ints some, mask which, int more, bool room, int* to) {
-  put_selected(some.of, static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(which.of))), more, room, to);
+  pack_bits(some, static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(which.of))), more, room, to);
 }

@@ -1,6 +1,7 @@
 // Vectors of sixteen numbers with AVX-512 (F, BW, VL, DQ): see simd/operations.hpp.
 //
-// Operations have all bits of a mask where g++ 12 warns of an undefined operand of the form without one.
+// Some operations are written in their form with a mask, all of whose bits are set: of the form without one g++ 12
+// warns.
 
 constexpr int width = 16;
 constexpr bool has_integers = true;
@@ -128,8 +129,11 @@ constexpr int lanes_of(ints) { return width; }
   return {_mm512_test_epi32_mask(found, _mm512_set1_epi32(0xFF))};
 }
 #pragma GCC diagnostic pop
-[[gnu::always_inline]] inline void pack(ints some, mask which, int more, bool room, int* to) {
-  __m512i const packed = _mm512_maskz_compress_epi32(which.of, some.of);
+[[gnu::always_inline]] inline void pack_bits(ints some, unsigned which, int more, bool room, int* to) {
+  __m512i const packed = _mm512_maskz_compress_epi32(static_cast<__mmask16>(which), some.of);
   if (room) return _mm512_storeu_si512(to, packed);
   _mm512_mask_storeu_epi32(to, static_cast<__mmask16>((1u << more) - 1), packed);
+}
+[[gnu::always_inline]] inline void pack(ints some, mask which, int more, bool room, int* to) {
+  pack_bits(some, which.of, more, room, to);
 }

@@ -3,8 +3,7 @@
 //   #define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/norms.kernel.hpp>
 //   #include <kvpolicy/ops/host/simd/each_isa.hpp>
 //
-// It has no guard, because each family of kernels includes it, and the file that it compiles has none, either. The
-// targets are those of simd/operations.hpp.
+// It has no guard, because each family of kernels includes it, and the file that it compiles has none, either.
 #include <kvpolicy/ops/host/simd/operations.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail::portable {
@@ -12,33 +11,17 @@ namespace KVPOLICY_NAMESPACE::detail::portable {
 }
 #if defined(__x86_64__)
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+KVPOLICY_BEGIN_REGION(KVPOLICY_AVX2)
 namespace KVPOLICY_NAMESPACE::detail::avx2 {
 #include KVPOLICY_KERNELS
 }
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(                                                                       \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt,bmi2,prfchw"))), \
-    apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt,bmi2,prfchw")
-#endif
+KVPOLICY_END_REGION
+
+KVPOLICY_BEGIN_REGION(KVPOLICY_AVX512)
 namespace KVPOLICY_NAMESPACE::detail::avx512 {
 #include KVPOLICY_KERNELS
 }
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+KVPOLICY_END_REGION
 
 #endif
 #undef KVPOLICY_KERNELS

@@ -8,8 +8,9 @@
 //   load_*, store            from and to any address
 //   has_integers             vectors of integers have more than moves
 //
-// Rules. Arrays of vectors are indexed by constants (`each<N>`), or g++ keeps them in memory. Types have no
-// constructors and no default initializers of members, which would have no target. A lambda says KVPOLICY_INLINED.
+// Rules. Arrays of vectors are indexed by constants (`each<N>`), or g++ keeps them in memory. A constructor is written
+// out, and no member has a default initializer: what a compiler writes itself has no target. A lambda says
+// KVPOLICY_INLINED.
 // These files include nothing: what they use of std is included here.
 #pragma once
 
@@ -28,6 +29,18 @@
 
 /// Behind the parameters of a lambda in a kernel.
 #define KVPOLICY_INLINED __attribute__((always_inline))
+
+/// What is between these is compiled for a target, such as KVPOLICY_AVX2.
+#define KVPOLICY_PRAGMA_OF(...) _Pragma(#__VA_ARGS__)
+#define KVPOLICY_PRAGMA(...) KVPOLICY_PRAGMA_OF(__VA_ARGS__)
+#if defined(__clang__)
+#define KVPOLICY_BEGIN_REGION(isa) \
+  KVPOLICY_PRAGMA(clang attribute push(__attribute__((target(isa))), apply_to = function))
+#define KVPOLICY_END_REGION KVPOLICY_PRAGMA(clang attribute pop)
+#else
+#define KVPOLICY_BEGIN_REGION(isa) KVPOLICY_PRAGMA(GCC push_options) KVPOLICY_PRAGMA(GCC target(isa))
+#define KVPOLICY_END_REGION KVPOLICY_PRAGMA(GCC pop_options)
+#endif
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -78,40 +91,27 @@ inline void pack(one_int some, one_mask which, int, bool room, int* to) {
 }
 
 namespace portable {
-#include <kvpolicy/ops/host/simd/each.kernel.hpp>
 #include <kvpolicy/ops/host/simd/portable.kernel.hpp>
+// Then what is written over them.
+#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
 }  // namespace portable
 #if defined(__x86_64__)
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+KVPOLICY_BEGIN_REGION(KVPOLICY_AVX2)
 namespace avx2 {
 #include <kvpolicy/ops/host/simd/avx2.kernel.hpp>
-#include <kvpolicy/ops/host/simd/each.kernel.hpp>
+// Then what is written over them.
+#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
 }  // namespace avx2
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(                                                                       \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt,bmi2,prfchw"))), \
-    apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt,bmi2,prfchw")
-#endif
+KVPOLICY_END_REGION
+
+KVPOLICY_BEGIN_REGION(KVPOLICY_AVX512)
 namespace avx512 {
 #include <kvpolicy/ops/host/simd/avx512.kernel.hpp>
-#include <kvpolicy/ops/host/simd/each.kernel.hpp>
+// Then what is written over them.
+#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
 }  // namespace avx512
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+KVPOLICY_END_REGION
 
 #else
 namespace avx2 = portable;

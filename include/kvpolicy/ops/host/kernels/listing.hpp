@@ -1,0 +1,34 @@
+// Lists of the ordinals of some entries, for each instruction set.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/simd/operations.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Each function writes ordinals in ascending order to `to`, and nothing behind them.
+struct listing_kernels {
+  /// The rows at positions from 0 on. Returns their number.
+  int (*rows)(int const* position, int count, int* to);
+  /// The entries whose bit is set among the first `count`; exactly `listed` are. The bits of 32 entries
+  /// are read at once, before the ordinal of any later entry is written.
+  void (*bits)(std::uint32_t const* bits, int count, int listed, int* to);
+  /// The entries whose mark is 1, not 0. Returns their number. `to` may be the memory of the marks, if they are its
+  /// last bytes and it has an int for each of them: an ordinal never overwrites a mark that is still to be read.
+  int (*marked)(unsigned char const* marks, int count, int* to);
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail
+
+#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/listing.kernel.hpp>
+#include <kvpolicy/ops/host/simd/each_isa.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The kernels for an executor's instruction set.
+[[nodiscard]] inline listing_kernels const& listing_for(isa simd_level) {
+  return of_level(simd_level, portable::listing, avx2::listing, avx512::listing);
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail
