@@ -1,4 +1,4 @@
-"""2,000 random requests in one run of vLLM: lengths, shared heads, cancellations and preemptions.
+"""2,000 random requests in one run of vLLM: lengths, shared heads, prompts that go on from earlier answers, cancellations and preemptions.
 
 At each step the blocks in use are those of a plain model, none is lost, and attention reads blocks of the row's own request
 only. Afterwards the log probability of each new token of each request is the masked reference's.
@@ -83,6 +83,10 @@ def test_random_requests(count, caching, slack, blocks, monkeypatch):
         while len(asked) < count or steps.engine.has_unfinished_requests():
             while len(asked) < count and len(steps.scheduler.waiting) < 4:
                 head = draw.choice(heads)[: draw.randrange(280)] if draw.random() < 0.7 else []
+                if steps.done and draw.random() < 0.3:  # a further turn
+                    name = draw.choice(sorted(steps.done))
+                    said = asked[name][0] + list(steps.done[name].outputs[0].token_ids)
+                    head = said[: draw.choice((len(said), len(said) // BLOCK * BLOCK))][:300]
                 prompt = head + e.prompt(draw.randrange(1, 120), 1000 + len(asked))
                 new = draw.randrange(1, min(448 - len(prompt), 120 if draw.random() < 0.9 else 447))
                 asked[str(len(asked))] = (prompt, new)

@@ -65,5 +65,5 @@ class CutManager(FullAttentionManager):
         if cut is not None:
             block = kv_cache_spec.block_size
             longest = min(kv_cache_spec.cuts.skipped(cut), max(0, cut - kv_cache_spec.window) // block)
-            max_length = min(max_length - 1, longest * block)  # two tokens or more are computed: one alone would look like a decode step
+            max_length = max(0, min(max_length - 1, longest * block))  # two tokens or more are computed: one alone would look like a decode step
         return super().find_longest_cache_hit(block_hashes, max_length, kv_cache_group_ids, block_pool, kv_cache_spec, *args, **kwargs)
