@@ -12,7 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "tests"))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "tests"), str(HERE.parent / "tests")]
 
 import engine
 import tinylm_model
