@@ -33,7 +33,7 @@ inline constexpr words whole_names[] = {{"k", "cache.keys"},
                                         {"lanes.heads", "cache.kv_heads"},
                                         {"lanes.layer_end", "cache.layers"},
                                         {"where.units", "cache.slot_count"},
-                                        {"where.table", "cache.slots"},
+                                        {"where.table", "cache.slots or cache.blocks"},
                                         {"cache.where.table", "cache.blocks"},
                                         {"list", "cache.slots"},
                                         {"exec", "state"}};
@@ -63,7 +63,8 @@ inline constexpr words pieces[] = {
     {"reset it before the next one, or truncate to position 0",
      "kvpolicy_reset comes before the next one, or kvpolicy_truncate to position 0"},
     {"an executor serves one thread at a time: give each its own", "a state serves one thread at a time"},
-    {": say their number where the tensor is described", ""}};
+    {": say their number where the tensor is described", ""},
+    {": copy_on_write gives a slot its own", ""}};
 
 inline std::string name_in_c(std::string name) {
   for (auto const& [of_cpp, of_c] : whole_names) {

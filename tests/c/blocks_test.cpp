@@ -80,7 +80,7 @@ TEST_SUITE("c/kvpolicy") {
     }
   }
 
-  TEST_CASE("a block outside of the pool is refused, and nothing moves") {
+  TEST_CASE("a block outside of the pool, and one of another sequence, are refused, and nothing moves") {
     engine one("streaming_llm | budget(5)");
     one.use_blocks();
     REQUIRE(one.make() == KVPOLICY_OK);
@@ -93,5 +93,11 @@ TEST_SUITE("c/kvpolicy") {
           "kvpolicy_apply: cache.blocks = 7 (entry 4 of layer 0, head 0 of sequence 0), but the pool has units 0 to 3");
     CHECK(one.keys == before);
     CHECK(one.counts[0] == 6);
+    one.blocks[1] = one.blocks[2];  // of the other sequence
+    CHECK(kvpolicy_apply(one.state, nullptr) == KVPOLICY_INVALID_ARGUMENT);
+    CHECK(std::string(kvpolicy_last_error()) ==
+          "kvpolicy_apply: cache.blocks = 0 (entry 0 of layer 0, head 0 of sequence 1), but another entry has this "
+          "place, too, and rows would be moved there");
+    CHECK(one.keys == before);
   }
 }

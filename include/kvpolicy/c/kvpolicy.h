@@ -60,11 +60,10 @@ typedef struct kvpolicy_state kvpolicy_state;
 typedef struct kvpolicy_plane {
   void* data;
   kvpolicy_element element;
-  int channels;         /**< elements of a row; of opaque rows: bytes */
-  int64_t layer_stride; /**< bytes between two layers; the others are in bytes as well */
-  int64_t unit_stride;  /**< between two sequences of a contiguous cache, two slots, or two blocks of a pool */
-  int64_t
-      token_stride; /**< between two tokens of a sequence of a contiguous cache or of a block; slots have one token */
+  int channels;           /**< elements of a row; of opaque rows: bytes */
+  int64_t layer_stride;   /**< bytes between two layers; the others are in bytes as well */
+  int64_t unit_stride;    /**< between two sequences of a contiguous cache, two slots, or two blocks of a pool */
+  int64_t token_stride;   /**< between two tokens of such a sequence, or of a block; slots have one token */
   int64_t head_stride;    /**< between two KV heads */
   int64_t channel_stride; /**< between two elements of a row: 4 or 2 where they are contiguous */
 } kvpolicy_plane;
@@ -88,8 +87,8 @@ typedef struct kvpolicy_cache {
                    after the lane's last one */
   int64_t slot_count;
   int const* blocks;   /**< null, or [sequence][capacity / block_size, rounded up]: the blocks of a pool that a sequence
-                          holds, in   their order. Entry e is token e % block_size of the block e / block_size. Numbers are
-                            checked by kvpolicy_apply: a policy that reads keys follows them before */
+                          holds, in order: entry e is token e % block_size of block e / block_size. kvpolicy_apply checks
+                          their numbers; kvpolicy_decide and kvpolicy_observe follow them unchecked */
   int block_size;      /**< tokens of a block */
   int64_t block_count; /**< blocks of the pool */
 } kvpolicy_cache;

@@ -156,13 +156,14 @@ def differences(reference, prompt, tokens, logprobs, budget, block, slack, begin
     """The largest difference of log probabilities under the reference's own cuts, and the number of tokens that it would choose, too.
 
     `logprobs` are those of all tokens of the vocabulary, or of the new tokens only. `begins` are the numbers of tokens at which the request began to decode: those of its prompt, and those that it had when it
-    was preempted, because then it is computed again from its start without a cut. `between` is as in `cuts_by_hand`.
+    was preempted, because then it is computed again from its start without a cut. `between` is as in `cuts_by_hand`, or has
+    such numbers for each of `begins`.
     """
     everything, worst, same = prompt + tokens, 0.0, 0
     begins = sorted({len(prompt), *(begins or [])}) + [len(everything)]
     for begin, end in zip(begins, begins[1:]):
         reference.restart()
-        cuts = {at: (kept, newest) for at, kept, newest in cuts_by_hand(budget, block, slack, begin, end - 1, between)}
+        cuts = {at: (kept, newest) for at, kept, newest in cuts_by_hand(budget, block, slack, begin, end - 1, between.get(begin, ()) if isinstance(between, dict) else between)}
         at = 0
         for stop in sorted({begin, *cuts, end - 1}):
             if stop > at:

@@ -21,8 +21,9 @@ POLICY, WINDOW, BUDGET, BLOCK = "snapkv(window=8) | budget(96)", 8, 96, 32
 class Model:
     """What each request should hold. It follows lengths only."""
 
-    def __init__(self, slack):
-        self.slack, self.begins, self.seen, self.step = slack, {}, {}, {}
+    def __init__(self, slack, during_prefill):
+        self.slack, self.during_prefill, self.begins, self.seen, self.step = slack, during_prefill, {}, {}, {}
+        self.between = {}  # of each request, by the tokens at which it begins to decode: those between its chunks
 
     def after(self, running, blocks_of):
         """Checks every running request after a step, and returns how many blocks are in use and how many were given back."""
@@ -33,8 +34,11 @@ class Model:
             if self.seen.get(name) != computed:
                 self.step[name] = self.seen.get(name, 0)  # the tokens at the begin of the step
                 self.seen[name] = computed
+                between = self.between_of(name, request)
+                if self.during_prefill and 0 < self.step[name] < self.begins[name]:
+                    between.append(self.step[name])
             begin = self.begins.setdefault(name, request.num_prompt_tokens)
-            cuts = [kept_from for at, kept_from in self.heads(begin, computed + 1) if at < self.step[name]]
+            cuts = [kept_from for at, kept_from in self.heads(begin, computed + 1, self.between_of(name, request)) if at < self.step[name]]
             expected = cuts[-1] if cuts else 0
             blocks = blocks_of[name]
             assert [block.is_null for block in blocks] == [True] * expected + [False] * (-(-computed // BLOCK) - expected)
@@ -45,19 +49,34 @@ class Model:
                 assert block.is_null or block.ref_cnt == owners[block.block_id]
         return len(owners), gone
 
-    def heads(self, begin, end):
-        return [(at, (at - kept) // BLOCK) for at, kept, _ in e.cuts_by_hand(BUDGET, BLOCK, self.slack, begin, end)]
+    def between_of(self, name, request):
+        return self.between.setdefault(name, {}).setdefault(self.begins.setdefault(name, request.num_prompt_tokens), [])
+
+    def heads(self, begin, end, between):
+        return [(at, (at - kept) // BLOCK) for at, kept, _ in e.cuts_by_hand(BUDGET, BLOCK, self.slack, begin, end, between)]
+
+    def of(self, name):
+        """What is between the chunks of a request, whose name vLLM makes longer. One that asked for one token ended with its last chunk."""
+        longer = next((longer for longer in self.between if longer.split("-")[0] == name), None)
+        if longer is None:
+            return {}
+        last, begin = self.seen[longer], self.begins[longer]
+        ended = [last] if self.during_prefill and 0 < last < begin else []
+        return self.between[longer] | {begin: self.between[longer][begin] + ended}
 
     def restarted(self, name, tokens):
         self.begins[name] = tokens
+        self.between.setdefault(name, {})[tokens] = []  # it is read again from its start
         self.seen[name] = self.step[name] = 0
 
 
-@pytest.mark.parametrize("count, caching, slack, blocks", [(2000, True, None, 44), (300, False, 1, 30), (300, True, 0, 52)])
-def test_random_requests(count, caching, slack, blocks, monkeypatch):
+@pytest.mark.parametrize("count, caching, slack, blocks, during_prefill", [(2000, True, None, 44, False), (300, False, 1, 30, False), (300, True, 0, 52, False),
+                                                                           (300, True, 2, 40, True), (300, False, 1, 30, True)])
+def test_random_requests(count, caching, slack, blocks, during_prefill, monkeypatch):
     folder = e.model_folder(layers=2, query_heads=4, kv_heads=2, head_dim=32, width=128)
-    llm = e.engine(folder, POLICY, slack, enable_prefix_caching=caching, num_gpu_blocks_override=blocks, max_model_len=448, max_num_batched_tokens=300, max_num_seqs=12)
-    steps, draw, model = e.Steps(llm), random.Random(count), Model(BUDGET // BLOCK if slack is None else slack)
+    llm = e.engine(folder, POLICY, slack, enable_prefix_caching=caching, num_gpu_blocks_override=blocks, max_model_len=448, max_num_seqs=12,
+                   max_num_batched_tokens=150 if during_prefill else 300, during_prefill=during_prefill)
+    steps, draw, model = e.Steps(llm), random.Random(count), Model(BUDGET // BLOCK if slack is None else slack, during_prefill)
     preempt = steps.scheduler._preempt_request
 
     def noted(request, *rest, **named):
@@ -109,13 +128,13 @@ def test_random_requests(count, caching, slack, blocks, monkeypatch):
         for name in done:
             made = steps.done[name].outputs[0]
             logprobs = torch.tensor([step[token].logprob for token, step in zip(made.token_ids, made.logprobs)])
-            difference, _ = e.differences(reference, asked[name][0], list(made.token_ids), logprobs, BUDGET, BLOCK, model.slack, begins.get(name))
+            difference, _ = e.differences(reference, asked[name][0], list(made.token_ids), logprobs, BUDGET, BLOCK, model.slack, begins.get(name), model.of(name))
             worst, tokens = max(worst, difference), tokens + len(made.token_ids)
             cached += steps.done[name].num_cached_tokens or 0
             assert difference < 1e-4, name
             if int(name) < 50:
                 whole = max(whole, e.differences(reference, asked[name][0], list(made.token_ids), logprobs, 1 << 30, BLOCK, 0)[0])
-        print(f"\n{count} requests, caching {caching}, slack {slack}: {steps.count} steps, {len(steps.preempted)} preemptions, {len(cancelled)} cancelled, "
+        print(f"\n{count} requests, caching {caching}, slack {slack}, during_prefill {during_prefill}: {steps.count} steps, {len(steps.preempted)} preemptions, {len(cancelled)} cancelled, "
               f"{reads['rows']} rows of attention, at most {most} blocks given back at once, {cached} cached tokens, {tokens} tokens, masked {worst:.2g}, unmasked {whole:.2g}")
         assert len(done) + len(cancelled) >= count and len(cancelled) > 5 and len(steps.preempted) > 5 and most > 10 and whole > 1
         assert (cached > 1000) == caching

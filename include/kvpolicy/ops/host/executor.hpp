@@ -45,7 +45,7 @@ enum class isa { portable, avx2, avx512, avx512_bf16, amx };
 
 namespace detail {
 
-/// The one of an instruction set.
+/// The kernels for an instruction set, of one family: each namespace of simd/each_isa.hpp has its table of them.
 template <class Kernels>
 [[nodiscard]] constexpr Kernels const& of_level(isa simd_level, Kernels const& portable, Kernels const& avx2,
                                                 Kernels const& avx512) {

@@ -7,15 +7,15 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Each function writes ordinals in ascending order to `to`, and nothing behind them.
+/// Each function writes ordinals in ascending order to `to`.
 struct listing_kernels {
-  /// The rows at positions from 0 on. Returns their number.
+  /// The rows at positions from 0 on. Returns their number. Nothing is written behind them.
   int (*rows)(int const* position, int count, int* to);
-  /// The entries whose bit is set among the first `count`; exactly `listed` are. The bits of 32 entries
-  /// are read at once, before the ordinal of any later entry is written.
+  /// The entries whose bit is set among the first `count`; exactly `listed` are. Nothing is written behind them, and
+  /// the bits of 32 entries are read at once, before the ordinal of any later entry is written.
   void (*bits)(std::uint32_t const* bits, int count, int listed, int* to);
-  /// The entries whose mark is 1, not 0. Returns their number. `to` may be the memory of the marks, if they are its
-  /// last bytes and it has an int for each of them: an ordinal never overwrites a mark that is still to be read.
+  /// The entries whose mark is 1, not 0. Returns their number. `to` has an int for each mark, and what is behind the
+  /// ordinals is overwritten. The marks may be the last bytes of this memory: they are read first.
   int (*marked)(unsigned char const* marks, int count, int* to);
 };
 

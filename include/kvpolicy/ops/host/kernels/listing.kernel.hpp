@@ -1,54 +1,53 @@
-// Lists of ordinals: kernels/listing.hpp says what they promise.
+// Lists of ordinals: kernels/listing.hpp says what they promise. All of them list the set bits of words of 32 entries.
 
-/// Lists the entries that `which(vector, e)` selects, a mask of the entries from e on. Where `has_room(end, e)` is true
-/// a whole vector may be written, up to the place `end` of the list.
-template <class Which, class HasRoom>
-[[gnu::always_inline]] inline int list_where(int count, int* to, Which const& which, HasRoom const& has_room) {
-  int listed = 0;
-  for_each_vector(count, [&](auto some, int e) KVPOLICY_INLINED {
-    auto const here = which(some, e);
-    int const more = number_of(here);
-    pack(counting_as(some, e), here, more, has_room(listed + lanes_of(some), e), to + listed);
-    listed += more;
-  });
-  return listed;
-}
-
-inline int list_rows(int const* position, int count, int* to) {
-  return list_where(
-      count, to, [&](auto some, int e) KVPOLICY_INLINED { return !(same_as(some, 0) > load_as(some, position + e)); },
-      [](int, int) KVPOLICY_INLINED { return false; });
-}
-
-/// A whole vector is written where all of its places belong to entries that were read before.
-inline int list_marked(unsigned char const* marks, int count, int* to) {
-  return list_where(
-      count, to, [&](auto some, int e) KVPOLICY_INLINED { return marked_as(some, marks + e); },
-      [](int after, int e) KVPOLICY_INLINED { return after <= e; });
-}
-
-/// `Vector` is `ints`.
+/// Lists the entries from e on whose bits are set, behind the `at` ordinals that are listed, and returns how many are
+/// listed then. Nothing is written from the place `end` of the list on. `Vector` is `ints`, a parameter so that a
+/// compiler does not look for operations that it lacks.
 template <class Vector>
-[[gnu::always_inline]] inline void list_bits_by(Vector kind, std::uint32_t const* bits, int count, int listed,
-                                                int* to) {
-  int at = 0;
-  for (int e = 0; e < count && at < listed; e += 32) {
-    std::uint32_t some = bits[e / 32];
-    if constexpr (has_integers) {
-      for (int i = 0; i < 32; i += width, some >>= width) {
-        unsigned const here = some & ((1u << width) - 1);
-        int const more = __builtin_popcount(here);
-        pack_bits(counting_as(kind, e + i), here, more, at + width <= listed, to + at);
-        at += more;
-      }
-    } else {
-      for (; some != 0; some &= some - 1) to[at++] = e + __builtin_ctz(some);
+[[gnu::always_inline]] inline int list_word(Vector kind, std::uint32_t word, int e, int at, int end, int* to) {
+  if constexpr (has_integers) {
+    auto ordinals = counting_as(kind, e);
+    for (int i = 0; i < 32; i += width, word >>= width) {
+      unsigned const here = word & ((1u << width) - 1);
+      int const more = __builtin_popcount(here);
+      pack_bits(ordinals, here, more, at + width <= end, to + at);
+      at += more;
+      ordinals = ordinals + same_as(kind, width);
     }
+  } else {
+    for (; word != 0; word &= word - 1) to[at++] = e + __builtin_ctz(word);
   }
+  return at;
+}
+
+/// The bits of the rows from r on that have no negative position. Rows behind the last one have none.
+[[gnu::always_inline]] inline std::uint32_t counting_rows(int const* position, int count, int r) {
+  if (r + 32 <= count) return ~signs_of(position + r);
+  int rest[32];
+  for (int i = 0; i < 32; ++i) rest[i] = r + i < count ? position[r + i] : -1;
+  return ~signs_of(rest);
+}
+
+/// Rows are counted first, so that the last vector that may be stored as a whole is known.
+inline int list_rows(int const* position, int count, int* to) {
+  int all = 0, at = 0;
+  for (int r = 0; r < count; r += 32) all += __builtin_popcount(counting_rows(position, count, r));
+  for (int r = 0; r < count; r += 32) at = list_word(ints{}, counting_rows(position, count, r), r, at, all, to);
+  return at;
+}
+
+/// As many ordinals as marks were read end before the marks that are still to be read, where these are the last bytes.
+inline int list_marked(unsigned char const* marks, int count, int* to) {
+  int at = 0, e = 0;
+  for (; e + 32 <= count; e += 32) at = list_word(ints{}, marked_of(marks + e), e, at, count, to);
+  if (e == count) return at;
+  zero_padded<32> const rest(reinterpret_cast<std::byte const*>(marks + e), count - e);
+  return list_word(ints{}, marked_of(reinterpret_cast<unsigned char const*>(rest.begin())), e, at, count, to);
 }
 
 inline void list_bits(std::uint32_t const* bits, int count, int listed, int* to) {
-  list_bits_by(ints{}, bits, count, listed, to);
+  int at = 0;
+  for (int e = 0; e < count && at < listed; e += 32) at = list_word(ints{}, bits[e / 32], e, at, listed, to);
 }
 
 inline constexpr listing_kernels listing{list_rows, list_bits, list_marked};

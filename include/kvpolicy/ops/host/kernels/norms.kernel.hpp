@@ -36,18 +36,27 @@ template <class From>
   return total(sum);
 }
 
-/// Adds the squares of 64 elements. The partial sums of f16 are in the order of elements; of those of bf16 the first
-/// half has the even elements and the second half the odd ones.
+/// True if the partial sums of a row are in the order of its elements. Otherwise the first half of them has the even
+/// elements and the second half the odd ones.
+template <codec Element>
+constexpr bool in_order = Element == codec::f16 && has_f16;
+
+/// Adds the squares of 64 elements.
 template <codec Element, class From>
 [[gnu::always_inline]] inline void add_narrow(From from, floats (&sum)[narrow_vectors]) {
   constexpr int half = narrow_vectors / 2;
-  if constexpr (Element == codec::f16) {
+  if constexpr (in_order<Element>) {
     each<narrow_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = add_square(load_f16(from + 2 * width * i), sum[i]); });
   } else {
     each<half>([&](auto i) KVPOLICY_INLINED {
-      ints const pairs = load_pairs(from + 4 * width * i);
-      sum[i] = add_square(even_bf16(pairs), sum[i]);
-      sum[i + half] = add_square(odd_bf16(pairs), sum[i + half]);
+      auto const pairs = load_pairs(from + 4 * width * i);
+      if constexpr (Element == codec::f16) {
+        sum[i] = add_square(even_f16(pairs), sum[i]);
+        sum[i + half] = add_square(odd_f16(pairs), sum[i + half]);
+      } else {
+        sum[i] = add_square(even_bf16(pairs), sum[i]);
+        sum[i + half] = add_square(odd_bf16(pairs), sum[i + half]);
+      }
     });
   }
 }
@@ -69,7 +78,11 @@ template <codec Element>
     add_narrow<Element>(rest.begin(), sum);
   }
   each<half>([&](auto i) KVPOLICY_INLINED {
-    two[i] = Element == codec::f16 ? add_neighbours(sum[2 * i], sum[2 * i + 1]) : sum[i] + sum[i + half];
+    if constexpr (in_order<Element>) {
+      two[i] = add_neighbours(sum[2 * i], sum[2 * i + 1]);
+    } else {
+      two[i] = sum[i] + sum[i + half];
+    }
   });
   doubles sixteen[sum_vectors];
   each<half / 2>([&](auto i) KVPOLICY_INLINED {

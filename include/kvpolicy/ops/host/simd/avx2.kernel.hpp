@@ -2,6 +2,7 @@
 
 constexpr int width = 8;
 constexpr bool has_integers = true;
+constexpr bool has_f16 = true;
 
 struct floats {
   __m256 of;
@@ -76,6 +77,7 @@ constexpr int lanes_of(ints) { return width; }
 [[gnu::always_inline]] inline void store(ints some, int* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), some.of);
 }
+[[gnu::always_inline]] inline ints operator+(ints a, ints b) { return {_mm256_add_epi32(a.of, b.of)}; }
 [[gnu::always_inline]] inline mask operator==(ints a, ints b) { return {_mm256_cmpeq_epi32(a.of, b.of)}; }
 [[gnu::always_inline]] inline mask operator>(ints a, ints b) { return {_mm256_cmpgt_epi32(a.of, b.of)}; }
 /// Whether each is below `end`, as numbers without a sign.
@@ -101,7 +103,20 @@ constexpr int lanes_of(ints) { return width; }
 /// Whether the bytes at these places are not zero. Up to three bytes behind each are read, too.
 [[gnu::always_inline]] inline mask gather_set(unsigned char const* bytes, ints at) {
   __m256i const found = _mm256_i32gather_epi32(reinterpret_cast<int const*>(bytes), at.of, 1);
-  return !mask{_mm256_cmpeq_epi32(_mm256_and_si256(found, _mm256_set1_epi32(0xFF)), _mm256_setzero_si256())};
+  return {_mm256_cmpgt_epi32(_mm256_and_si256(found, _mm256_set1_epi32(0xFF)), _mm256_setzero_si256())};
+}
+/// The highest bits of 32 numbers, and whether 32 bytes are not zero: bit i is that of number i.
+[[gnu::always_inline]] inline std::uint32_t signs_of(int const* numbers) {
+  std::uint32_t signs = 0;
+  for (int i = 0; i < 32; i += 8) {
+    __m256 const some = _mm256_loadu_ps(reinterpret_cast<float const*>(numbers + i));
+    signs |= static_cast<std::uint32_t>(_mm256_movemask_ps(some)) << i;
+  }
+  return signs;
+}
+[[gnu::always_inline]] inline std::uint32_t marked_of(unsigned char const* marks) {
+  __m256i const some = _mm256_loadu_si256(reinterpret_cast<__m256i const*>(marks));
+  return ~static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(some, _mm256_setzero_si256())));
 }
 /// Stores the selected numbers, `more` of them, one behind the other, and nothing behind them unless there is room for
 /// a whole vector. Bit i selects number i.

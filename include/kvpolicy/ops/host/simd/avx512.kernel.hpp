@@ -5,6 +5,7 @@
 
 constexpr int width = 16;
 constexpr bool has_integers = true;
+constexpr bool has_f16 = true;
 
 struct floats {
   __m512 of;
@@ -104,6 +105,7 @@ constexpr int lanes_of(ints) { return width; }
   return {_mm512_add_epi32(_mm512_set1_epi32(first), step)};
 }
 [[gnu::always_inline]] inline void store(ints some, int* to) { _mm512_storeu_si512(to, some.of); }
+[[gnu::always_inline]] inline ints operator+(ints a, ints b) { return {_mm512_add_epi32(a.of, b.of)}; }
 [[gnu::always_inline]] inline mask operator==(ints a, ints b) { return {_mm512_cmpeq_epi32_mask(a.of, b.of)}; }
 [[gnu::always_inline]] inline mask operator>(ints a, ints b) { return {_mm512_cmpgt_epi32_mask(a.of, b.of)}; }
 [[gnu::always_inline]] inline mask below(ints a, ints end) { return {_mm512_cmplt_epu32_mask(a.of, end.of)}; }
@@ -129,6 +131,14 @@ constexpr int lanes_of(ints) { return width; }
   return {_mm512_test_epi32_mask(found, _mm512_set1_epi32(0xFF))};
 }
 #pragma GCC diagnostic pop
+[[gnu::always_inline]] inline std::uint32_t signs_of(int const* numbers) {
+  std::uint32_t const low = _mm512_movepi32_mask(_mm512_loadu_si512(numbers));
+  return low | static_cast<std::uint32_t>(_mm512_movepi32_mask(_mm512_loadu_si512(numbers + 16))) << 16;
+}
+[[gnu::always_inline]] inline std::uint32_t marked_of(unsigned char const* marks) {
+  __m256i const some = _mm256_loadu_si256(reinterpret_cast<__m256i const*>(marks));
+  return _mm256_test_epi8_mask(some, some);
+}
 [[gnu::always_inline]] inline void pack_bits(ints some, unsigned which, int more, bool room, int* to) {
   __m512i const packed = _mm512_maskz_compress_epi32(static_cast<__mmask16>(which), some.of);
   if (room) return _mm512_storeu_si512(to, packed);

@@ -6,7 +6,8 @@
 //   floats, doubles, ints    `width` numbers of 32 bits, or `width / 2` doubles
 //   mask                     a truth value for each of `width` numbers
 //   load_*, store            from and to any address
-//   has_integers             vectors of integers have more than moves
+//   has_integers             vectors of integers have more operations than `load_pairs`
+//   has_f16                  `load_f16` converts; elsewhere `even_f16` and `odd_f16` give magnitudes of neighbours
 //
 // Rules. Arrays of vectors are indexed by constants (`each<N>`), or g++ keeps them in memory. A constructor is written
 // out, and no member has a default initializer: what a compiler writes itself has no target. A lambda says
@@ -14,6 +15,7 @@
 // These files include nothing: what they use of std is included here.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -86,8 +88,9 @@ inline int number_of(one_mask of) { return of.of; }
 inline one_int gather(int const* map, one_int at) { return {map[at.of]}; }
 inline one_mask gather_set(unsigned char const* bytes, one_int at) { return {bytes[at.of] != 0 ? 1 : 0}; }
 inline one_int choose(one_mask which, one_int yes, one_int no) { return which.of != 0 ? yes : no; }
-inline void pack(one_int some, one_mask which, int, bool room, int* to) {
-  if (room || which.of != 0) *to = some.of;
+/// A list without room for one more is complete, so that there is nothing to select then: no branch for an entry.
+inline void pack(one_int some, one_mask, int, bool room, int* to) {
+  if (room) *to = some.of;
 }
 
 namespace portable {

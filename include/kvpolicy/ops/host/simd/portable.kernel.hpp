@@ -2,6 +2,7 @@
 
 constexpr int width = 4;
 constexpr bool has_integers = false;
+constexpr bool has_f16 = false;
 
 struct floats {
   typename vector_of<width>::floats of;
@@ -49,18 +50,7 @@ using padded = zero_padded<Bytes>;
   for (int i = 0; i < width / 2; ++i) to[i] = static_cast<float>(__builtin_sqrt(a.of[i]));
 }
 
-/// Numbers of f16 and bf16. Those of bf16 come as neighbours: even ones and odd ones of a vector of pairs.
-[[gnu::always_inline]] inline floats load_f16(std::byte const* from) {
-  using words = typename vector_of<width>::words;
-  typename vector_of<width>::halves raw;
-  get(raw, from);
-  words const bits = __builtin_convertvector(raw, words);
-  words const magnitude = (bits & 0x7FFFu) << 13;
-  auto const scaled = __builtin_bit_cast(typename vector_of<width>::floats, magnitude) * 0x1p112f;
-  words const not_finite = __builtin_bit_cast(words, (bits & 0x7C00u) == 0x7C00u) & (magnitude | 0x7F800000u);
-  words const made = not_finite | __builtin_bit_cast(words, scaled) | (bits & 0x8000u) << 16;
-  return {__builtin_bit_cast(typename vector_of<width>::floats, made)};
-}
+/// Numbers of f16 and bf16 come as neighbours: even ones and odd ones of a vector of pairs.
 [[gnu::always_inline]] inline ints load_pairs(std::byte const* from) {
   ints made;
   get(made.of, from);
@@ -72,9 +62,35 @@ using padded = zero_padded<Bytes>;
 [[gnu::always_inline]] inline floats odd_bf16(ints pairs) {
   return {__builtin_bit_cast(typename vector_of<width>::floats, pairs.of & -0x10000)};
 }
-/// The sums of neighbours: first those of `a`, then those of `b`.
-[[gnu::always_inline]] inline floats add_neighbours(floats a, floats b) {
-  typename vector_of<width>::floats const even{a.of[0], a.of[2], b.of[0], b.of[2]};
-  typename vector_of<width>::floats const odd{a.of[1], a.of[3], b.of[1], b.of[3]};
-  return {even + odd};
+/// The magnitudes of f16 numbers whose bits, without the sign, are where a float has its lower exponent and its
+/// mantissa.
+[[gnu::always_inline]] inline floats f16_magnitudes(typename vector_of<width>::ints bits) {
+  using numbers = typename vector_of<width>::floats;
+  auto const scaled = __builtin_bit_cast(typename vector_of<width>::ints, __builtin_bit_cast(numbers, bits) * 0x1p112f);
+  auto const not_finite = (bits >= 0x7C00 << 13) & 0x7F800000;
+  return {__builtin_bit_cast(numbers, scaled | not_finite)};
+}
+[[gnu::always_inline]] inline floats even_f16(ints pairs) { return f16_magnitudes((pairs.of << 13) & 0x7FFF << 13); }
+[[gnu::always_inline]] inline floats odd_f16(ints pairs) { return f16_magnitudes((pairs.of >> 3) & 0x7FFF << 13); }
+
+// Bits of 32 numbers and of 32 marks, which are 0 or 1: bit i is that of number i
+
+[[gnu::always_inline]] inline std::uint32_t signs_of(int const* numbers) {
+  std::uint32_t signs = 0;
+  for (int i = 0; i < 32; ++i) signs |= static_cast<std::uint32_t>(numbers[i]) >> 31 << i;
+  return signs;
+}
+/// A product gathers eight marks in its highest byte, where the lowest byte of a word is that of the first mark.
+[[gnu::always_inline]] inline std::uint32_t marked_of(unsigned char const* marks) {
+  std::uint32_t marked = 0;
+  for (int i = 0; i < 32; i += 8) {
+    std::uint64_t some = 0;
+    if constexpr (std::endian::native == std::endian::little) {
+      std::memcpy(&some, marks + i, sizeof some);
+    } else {
+      for (int k = 0; k < 8; ++k) some |= static_cast<std::uint64_t>(marks[i + k]) << 8 * k;
+    }
+    marked |= static_cast<std::uint32_t>(some * 0x0102040810204080u >> 56) << i;
+  }
+  return marked;
 }
