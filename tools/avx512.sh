@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tests=(tests/ops/golden_bits_test.cpp tests/ops/slot_kernels_test.cpp)
+tests=(tests/ops/golden/*_test.cpp tests/ops/slot_kernels_test.cpp)
 [[ $# -eq 0 ]] || tests=("$@")
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/kvpolicy/avx512
 work=$(mktemp -d)

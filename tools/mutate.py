@@ -71,7 +71,7 @@ COVER = [
      "layout/aliasing layout/mask"),
     ("ops/host/check_list.hpp", "ops/lists layout/shared_pools layout/list_rewrite layout/dead_slot layout/refusals "
      "layout/aliasing layout/mask layout/overwrite"),
-    ("ops/host/kernels/slots*.hpp", "ops/golden_bits ops/slot_kernels ops/lists layout/list_rewrite layout/dead_slot"),
+    ("ops/host/kernels/slots*.hpp", "ops/golden/passes ops/slot_kernels ops/lists layout/list_rewrite layout/dead_slot"),
     ("ops/host/split_list.hpp", "ops/lists ops/mask_rows layout/shared_pools layout/list_rewrite layout/dead_slot "
      "layout/aliasing"),
     ("ops/*units.hpp", "layout/shared_pools layout/shared_blocks layout/overwrite layout/drop_blocks layout/aliasing "
@@ -94,9 +94,9 @@ COVER = [
     ("ops/host/lane_logits.hpp", "ops/blocks ops/attention_mass"),
     ("ops/*map.hpp", "ops/combine ops/map ops/row_norm"),
     ("ops/*row_norm.hpp", "ops/combine ops/record_norms ops/row_norm"),
-    ("ops/host/kernels/norms*.hpp", "ops/golden_bits ops/row_norm"),
-    ("ops/host/kernels/listing*.hpp", "ops/golden_bits ops/listed_kernels"),
-    ("ops/host/simd/*.hpp", "ops/golden_bits ops/slot_kernels ops/listed_kernels"),
+    ("ops/host/kernels/norms*.hpp", "ops/golden/passes ops/row_norm"),
+    ("ops/host/kernels/listing*.hpp", "ops/golden/passes ops/listed_kernels"),
+    ("ops/host/simd/*.hpp", "ops/golden/passes ops/slot_kernels ops/listed_kernels"),
     ("ops/*ring_append.hpp", "ops/ring_append"),
     ("ops/*attention_mass.hpp", "ops/blocks ops/attention_mass"),
     ("ops/host/lane_mass.hpp", "ops/attention_mass ops/blocks eviction/worked_examples"),

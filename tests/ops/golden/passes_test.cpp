@@ -1,13 +1,10 @@
-// The results of the host's kernels, bit by bit, on every instruction set that the processor has: a kernel that is
-// written anew gives what the one before it gave.
+// Norms, lowest scores, passes over slots and lists of ordinals: bits on every instruction set.
 
 #include <doctest/doctest.h>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
 #include <kvpolicy/ops/host/argmin_kernels.hpp>
 #include <kvpolicy/ops/host/kernels/listing.hpp>
 #include <kvpolicy/ops/host/kernels/norms.hpp>
@@ -16,46 +13,12 @@
 #include <span>
 #include <vector>
 
-#include "support/dice.hpp"
+#include "support/golden.hpp"
 
-namespace golden_bits_test {
+namespace golden_passes_test {
 
 using namespace kvpolicy_test;
 namespace kv = kvpolicy;
-
-/// Folds results into 64 bits (FNV-1a). All that are NaN count as one.
-class folded {
- public:
-  template <class T>
-  void add(T value) {
-    if (value != value) value = std::numeric_limits<T>::quiet_NaN();
-    unsigned char bytes[sizeof value];
-    std::memcpy(bytes, &value, sizeof value);
-    for (unsigned char const each : bytes) bits_ = (bits_ ^ each) * 0x100000001B3u;
-  }
-  template <class T>
-  void add(std::span<T const> values) {
-    for (T const each : values) add(each);
-  }
-  [[nodiscard]] std::uint64_t bits() const { return bits_; }
-
- private:
-  std::uint64_t bits_ = 0xCBF29CE484222325u;
-};
-
-/// Bytes of rows of any element: every exponent, denormal numbers, and rarely infinities and NaN.
-std::vector<std::byte> any_rows(dice& random, kv::codec element, std::size_t numbers, bool finite) {
-  std::vector<std::byte> made(numbers * static_cast<std::size_t>(kv::bytes_of(element)));
-  for (std::byte& each : made) each = static_cast<std::byte>(random.below(256));
-  for (std::size_t i = 0; finite && i < numbers; ++i) {
-    auto const width = static_cast<std::size_t>(kv::bytes_of(element));
-    std::byte& top = made[i * width + width - 1];
-    top &= std::byte{0xBF};  // below 2
-    if (element == kv::codec::f16) top |= std::byte{0x20};
-    if (element != kv::codec::f16) top |= std::byte{0x3C};
-  }
-  return made;
-}
 
 std::uint64_t of_norms(kv::isa simd_level, kv::codec element) {
   kv::detail::norm_kernels const& kernels = kv::detail::norms_for(simd_level);
@@ -204,22 +167,19 @@ std::uint64_t of_lists(kv::isa simd_level) {
   return all.bits();
 }
 
-}  // namespace golden_bits_test
+}  // namespace golden_passes_test
 
-TEST_SUITE("ops/golden_bits") {
-  using namespace golden_bits_test;
+TEST_SUITE("ops/golden/passes") {
+  using namespace golden_passes_test;
 
   TEST_CASE("kernels give the bits that they gave before") {
-    for (kv::isa const level :
-         {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx}) {
-      if (level > kv::best_isa()) continue;
-      CAPTURE(static_cast<int>(level));
+    for_each_isa([](kv::isa level) {
       CHECK(of_norms(level, kv::codec::f32) == 0xC572D4B71976DFCDu);
       CHECK(of_norms(level, kv::codec::f16) == 0x97510D6B36EBD0EEu);
       CHECK(of_norms(level, kv::codec::bf16) == 0xB30D65286E363A41u);
       CHECK(of_lowest(level) == 0xAC3676B1DFDE11DCu);
       CHECK(of_lists(level) == 0x1FF836C40C139AE4u);
       CHECK(of_slots(level) == 0x2BF75D5BB3C38AFBu);
-    }
+    });
   }
 }
