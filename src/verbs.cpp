@@ -116,7 +116,7 @@ using slot_lists = void (*)(char const*, lanes const&, bool);
 using some_counts = void (*)(char const*, lanes const&, int, int);
 
 [[gnu::used]] auto const checks_of_the_library = std::tuple{
-    &detail::argmin_for,
+    &detail::lowest_for,
     &detail::norms_for,
     &detail::strided_square_sum,
     &detail::select_for,

@@ -94,6 +94,7 @@ COVER = [
     ("ops/host/lane_logits.hpp", "ops/blocks ops/attention_mass"),
     ("ops/*map.hpp", "ops/combine ops/map ops/row_norm"),
     ("ops/*row_norm.hpp", "ops/combine ops/record_norms ops/row_norm"),
+    ("ops/host/kernels/lowest*.hpp", "ops/golden/passes ops/argmin"),
     ("ops/host/kernels/norms*.hpp", "ops/golden/passes ops/row_norm"),
     ("ops/host/kernels/listing*.hpp", "ops/golden/passes ops/listed_kernels"),
     ("ops/host/simd/*.hpp", "ops/golden/passes ops/slot_kernels ops/listed_kernels"),

@@ -99,7 +99,7 @@ TEST_SUITE("argmin") {
       }
       for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
         std::int64_t odd = 0;
-        auto const& kernels = kv::detail::argmin_for(std::min(simd_level, kv::best_isa()));
+        auto const& kernels = kv::detail::lowest_for(std::min(simd_level, kv::best_isa()));
         REQUIRE(kernels.last_lowest(row.data(), static_cast<int>(row.size()), &odd) == last_lowest(row));
         REQUIRE(odd == std::count_if(row.begin(), row.end(), [](float each) { return each != each; }));
       }
@@ -114,7 +114,7 @@ TEST_SUITE("argmin") {
           row[static_cast<std::size_t>(a)] = row[static_cast<std::size_t>(b)] = -1;
           for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
             std::int64_t odd = 0;
-            auto const& kernels = kv::detail::argmin_for(std::min(simd_level, kv::best_isa()));
+            auto const& kernels = kv::detail::lowest_for(std::min(simd_level, kv::best_isa()));
             REQUIRE(kernels.last_lowest(row.data(), count, &odd) == b);
           }
           row[static_cast<std::size_t>(a)] = row[static_cast<std::size_t>(b)] = 1;
@@ -132,7 +132,7 @@ TEST_SUITE("argmin") {
           int const other = (e + count / 2) % count;
           for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
             std::int64_t odd = 0;
-            auto const& kernels = kv::detail::argmin_for(std::min(simd_level, kv::best_isa()));
+            auto const& kernels = kv::detail::lowest_for(std::min(simd_level, kv::best_isa()));
             row[other] = 1;
             row[e] = -1;
             REQUIRE(kernels.last_lowest(row, count, &odd) == e);
@@ -177,18 +177,18 @@ TEST_SUITE("argmin") {
       if (free.end == 0) continue;
       for (kv::isa const most : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
         kv::isa const simd_level = std::min(most, kv::best_isa());
-        auto const& kernels = kv::detail::argmin_for(simd_level);
+        auto const& kernels = kv::detail::lowest_for(simd_level);
         kv::score_view scores;
         scores.lanes = {.layer_end = 1, .heads = 1, .bound = count};
         scores.rows = {row.data(), 0, 0, 0};
         std::int64_t odd = 0;
-        auto const among = kv::detail::competitors_of(kernels, lane, free);
+        auto const among = kv::detail::candidates_of(kernels, lane, free);
         int const read = kv::detail::lowest_entry(kernels, kv::detail::table_scores{scores}, 0, lane, among, &odd);
         REQUIRE(read == newest_lowest(row, position, 0, high));
-        int const of_function =
-            kv::detail::lowest_entry(kernels, kv::detail::made_scores<made_of>{f, simd_level}, 0, lane, among, &odd);
+        int const of_function = kv::detail::lowest_entry(kernels, kv::detail::computed_scores<made_of>{f, simd_level},
+                                                         0, lane, among, &odd);
         REQUIRE(of_function == newest_lowest(made, position, 0, high));
-        kv::detail::made_scores<read_from> const of_row{{row.data()}, simd_level};
+        kv::detail::computed_scores<read_from> const of_row{{row.data()}, simd_level};
         REQUIRE(kv::detail::lowest_entry(kernels, of_row, 0, lane, among, &odd) == read);
       }
     }
@@ -208,8 +208,9 @@ TEST_SUITE("argmin") {
     minus[77] = -1e-7f;
     kv::lane_entries const all{.count = 200, .position = position.data()};
     for (kv::isa const most : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
-      kv::detail::made_scores<cancelled> const made{{numbers.data(), minus.data()}, std::min(most, kv::best_isa())};
-      CHECK(made.lowest(all, 0, 200, kv::detail::all_positions) == 77);
+      kv::detail::computed_scores<cancelled> const made{{numbers.data(), minus.data()}, std::min(most, kv::best_isa())};
+      std::int64_t odd = 0;
+      CHECK(kv::detail::lowest_entry(kv::detail::lowest_for(made.simd_level), made, 0, all, {0, 200}, &odd) == 77);
     }
   }
 

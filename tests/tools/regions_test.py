@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-KERNELS = ("norms", "slots", "listing")
+KERNELS = ("listing", "lowest", "norms", "slots")
 OWN = re.compile(r"\d(avx2|avx512)\d|put_selected|selected_first")  # names of regions in mangled names, and functions with a target of their own
 WIDE = re.compile(r"%[yz]mm|%k[0-7]|\tv[a-z]")
 

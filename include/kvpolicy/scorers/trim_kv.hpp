@@ -42,33 +42,23 @@ struct trim_kv {
     kvpolicy::lanes lanes;
     int age_offset;
 
-    /// The product alone. It compares as the score does, unless it is NaN.
-    struct product {
+    /// The score in one lane. It is written so that compilers make vectors of it.
+    struct of_lane {
       static constexpr int oldest = std::numeric_limits<int>::max();  ///< the greatest age
       float const* log_beta;
       std::uint32_t now;  ///< an entry's age is this minus its position
       int earliest;       ///< positions before this one have the greatest age, too
-      [[nodiscard]] KVPOLICY_HD float const* numbers() const { return log_beta; }
-      [[nodiscard]] KVPOLICY_HD int age_of(entry at) const {
-        int const since = at.position > earliest ? at.position : earliest;
-        return static_cast<int>(now - static_cast<std::uint32_t>(since));
-      }
       KVPOLICY_HD float operator()(float, entry at) const {
-        return static_cast<float>(age_of(at)) * log_beta[at.ordinal];
-      }
-    };
-    /// The score in one lane. It is written so that compilers make vectors of it.
-    struct of_lane : product {
-      [[nodiscard]] KVPOLICY_HD product compared() const { return *this; }
-      KVPOLICY_HD float operator()(float old, entry at) const {
-        float const score = product::operator()(old, at) + 0.0f;
-        return detail::same_bits<float>(detail::same_bits<std::uint32_t>(score) & (age_of(at) == 0 ? 0u : ~0u));
+        int const since = at.position > earliest ? at.position : earliest;
+        auto const age = static_cast<int>(now - static_cast<std::uint32_t>(since));
+        float const score = static_cast<float>(age) * log_beta[at.ordinal] + 0.0f;
+        return detail::same_bits<float>(detail::same_bits<std::uint32_t>(score) & (age == 0 ? 0u : ~0u));
       }
     };
     [[nodiscard]] KVPOLICY_HD of_lane in_lane(lane_entries const& of) const {
       int const newest = of.order.newest_of(of.position, of.count);
       std::uint32_t const now = static_cast<std::uint32_t>(newest) + static_cast<std::uint32_t>(age_offset);
-      return {{log_beta.row(of.lane), now, newest - (product::oldest - age_offset)}};
+      return {log_beta.row(of.lane), now, newest - (of_lane::oldest - age_offset)};
     }
     KVPOLICY_HD float operator()(float old, entry at) const {
       return in_lane({.lane = at.lane,

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <kvpolicy/ops/host/argmin_kernels.hpp>
 #include <kvpolicy/ops/host/kernels/listing.hpp>
+#include <kvpolicy/ops/host/kernels/lowest.hpp>
 #include <kvpolicy/ops/host/kernels/norms.hpp>
 #include <kvpolicy/ops/host/kernels/slots.hpp>
 #include <limits>
@@ -45,7 +45,7 @@ std::uint64_t of_norms(kv::isa simd_level, kv::codec element) {
 }
 
 std::uint64_t of_lowest(kv::isa simd_level) {
-  kv::detail::argmin_kernels const& kernels = kv::detail::argmin_for(simd_level);
+  kv::detail::lowest_kernels const& kernels = kv::detail::lowest_for(simd_level);
   folded all;
   dice random(4);
   for (int const count :

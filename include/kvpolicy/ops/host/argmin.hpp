@@ -28,7 +28,7 @@ struct lowest_dropper {
     *keep.report = {};
     std::mutex counting;
     constexpr int bytes_of_entry = ascends_in_position<Function> ? 0 : reads_row<Function> ? 4 : 12;
-    argmin_kernels const& kernels = argmin_for(exec.simd_level());
+    lowest_kernels const& kernels = lowest_for(exec.simd_level());
     std::int64_t const bytes = std::int64_t{bytes_of_entry} * scores.lanes.bound;
     exec.for_each_range(scores.segments(), bytes, [&](int begin, int end, int) {
       report found;
@@ -60,8 +60,8 @@ struct lowest_dropper {
     int size = 0;
     int segment[most];
     lane_entries of[most];
-    competitors there[most];  ///< if the rule has `candidates`
-    int lowest[most];         ///< the ordinal of the lowest candidate, or -1 if every entry is forced
+    candidate_entries candidates[most];  ///< if the rule has `candidates`
+    int lowest[most];                    ///< the ordinal of the lowest candidate, or -1 if every entry is forced
   };
 
   template <class Rule>
@@ -70,7 +70,7 @@ struct lowest_dropper {
   /// Counts the segments of some heads of a layer, and lets those that trigger wait for their searches. All that it
   /// calls is short, and is inlined.
   template <class Rule>
-  [[gnu::flatten, gnu::noinline]] void prepare(argmin_kernels const& kernels, score_view const& scores,
+  [[gnu::flatten, gnu::noinline]] void prepare(lowest_kernels const& kernels, score_view const& scores,
                                                Rule const& rule, int segment, lane const& first, int heads,
                                                keep_set const& keep, report& found, searches& waiting) const {
     lanes const& batch = scores.lanes;
@@ -90,7 +90,7 @@ struct lowest_dropper {
 
   /// The same for one segment.
   template <class Rule>
-  [[gnu::always_inline]] void prepare(argmin_kernels const& kernels, score_view const& scores, Rule const& rule,
+  [[gnu::always_inline]] void prepare(lowest_kernels const& kernels, score_view const& scores, Rule const& rule,
                                       int segment, lane_entries& of, keep_set const& keep, report& found,
                                       searches& waiting) const {
     of.budget = rule.budget(of.lane, of.count);
@@ -106,28 +106,29 @@ struct lowest_dropper {
     waiting.segment[i] = segment;
     waiting.of[i] = of;
     if constexpr (knows_candidates<Rule>) {
-      ordinal_range free = rule.candidates(of);
-      free.begin = std::clamp(free.begin, 0, of.count);
-      free.end = std::clamp(free.end, free.begin, of.count);
-      bool const any = free.begin < free.end;
+      ordinal_range droppable = rule.candidates(of);
+      droppable.begin = std::clamp(droppable.begin, 0, of.count);
+      droppable.end = std::clamp(droppable.end, droppable.begin, of.count);
+      bool const any = droppable.begin < droppable.end;
       if constexpr (ascends_in_position<Function>) {
-        waiting.lowest[i] = any ? oldest_entry(kernels, of, free) : -1;
+        waiting.lowest[i] = any ? oldest_entry(kernels, of, droppable) : -1;
       } else {
-        waiting.there[i] = any ? competitors_of(kernels, of, free) : competitors{};
+        waiting.candidates[i] = any ? candidates_of(kernels, of, droppable) : candidate_entries{};
       }
     }
   }
 
   /// Searches the segments that wait, and lists what they drop.
   template <class Rule>
-  void finish(argmin_kernels const& kernels, Rule const& rule, keep_set const& keep, report& found,
+  void finish(lowest_kernels const& kernels, Rule const& rule, keep_set const& keep, report& found,
               searches& waiting) const {
     for (int i = 0; i < waiting.size; ++i) {
       lane_entries const& of = waiting.of[i];
       if constexpr (!knows_candidates<Rule>) {
         waiting.lowest[i] = lowest_unforced(rule, waiting.segment[i], of, found.nan_scores);
       } else if constexpr (!ascends_in_position<Function>) {
-        waiting.lowest[i] = lowest_entry(kernels, source, waiting.segment[i], of, waiting.there[i], &found.nan_scores);
+        waiting.lowest[i] =
+            lowest_entry(kernels, source, waiting.segment[i], of, waiting.candidates[i], &found.nan_scores);
       }
     }
     for (int i = 0; i < waiting.size; ++i) {
@@ -183,8 +184,8 @@ struct implementation<ops::argmin_of_t, host> {
   template <class Function, class Rule>
   static void run(host_executor& exec, score_view const& scores, Function const& f, Rule const& rule,
                   keep_set const& keep) {
-    detail::lowest_dropper<Function, detail::made_scores<Function>>{{f, exec.simd_level()}}.run(exec, scores, rule,
-                                                                                                keep);
+    detail::lowest_dropper<Function, detail::computed_scores<Function>>{{f, exec.simd_level()}}.run(exec, scores, rule,
+                                                                                                    keep);
   }
 };
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/argmin.hpp>
-#include <kvpolicy/ops/host/argmin_kernels.hpp>
-#include <kvpolicy/ops/host/made_scores.hpp>
+#include <kvpolicy/ops/host/computed_scores.hpp>
+#include <kvpolicy/ops/host/kernels/lowest.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -20,16 +20,16 @@ struct table_scores {
   }
 };
 
-/// The entries that compete: ordinals [begin, end) whose positions are in `among`.
-struct competitors {
+/// The entries that may be dropped: ordinals [begin, end) whose positions are in a range.
+struct candidate_entries {
   int begin = 0;
   int end = 0;
-  position_range among = all_positions;
+  position_range positions = all_positions;
 };
 
 /// The lowest position such that `count` entries have it or a higher one. 0 < count <= entries. At most `count` entries
 /// have one of the `count` highest positions, so that the search goes down from there, and never too far.
-inline int position_of_newest(argmin_kernels const& kernels, int const* position, int entries, int newest, int count) {
+inline int position_of_newest(lowest_kernels const& kernels, int const* position, int entries, int newest, int count) {
   int low = 0;
   int high = newest - count + 1;  // at most `count` entries are here or above
   for (int tries = 0; tries < 8; ++tries) {
@@ -45,54 +45,48 @@ inline int position_of_newest(argmin_kernels const& kernels, int const* position
   return low;
 }
 
-/// The competitors of a lane, of which those of the ranks `free` may be dropped.
-inline competitors competitors_of(argmin_kernels const& kernels, lane_entries const& of, ordinal_range free) {
+/// The candidates of a lane whose entries of the ranks `droppable` may be dropped.
+inline candidate_entries candidates_of(lowest_kernels const& kernels, lane_entries const& of, ordinal_range droppable) {
   lane_order const& order = of.order;
-  if (order.ascends()) return {free.begin, free.end, all_positions};
+  if (order.ascends()) return {droppable.begin, droppable.end, all_positions};
   auto const position_of_rank = [&](int rank) {
     if (order.is_ring()) return of.position[order.ordinal_of(rank)];
     int const newest = order.newest_of(of.position, of.count);
     return position_of_newest(kernels, of.position, of.count, newest, of.count - rank);
   };
-  position_range among = all_positions;
-  if (free.end < of.count) among.high = position_of_rank(free.end);
-  int const begin = std::min(free.begin, order.begin);
-  if (free.begin > begin) among.low = position_of_rank(free.begin);
-  return {begin, of.count, among};
+  position_range positions = all_positions;
+  if (droppable.end < of.count) positions.high = position_of_rank(droppable.end);
+  int const begin = std::min(droppable.begin, order.begin);
+  if (droppable.begin > begin) positions.low = position_of_rank(droppable.begin);
+  return {begin, of.count, positions};
 }
 
-/// The oldest of the competitors, by the ranks `free`.
-inline int oldest_entry(argmin_kernels const& kernels, lane_entries const& of, ordinal_range free) {
-  if (of.order.is_ring()) return of.order.ordinal_of(free.begin);
-  competitors const there = competitors_of(kernels, of, free);
+/// The oldest entry of these ranks.
+inline int oldest_entry(lowest_kernels const& kernels, lane_entries const& of, ordinal_range droppable) {
+  if (of.order.is_ring()) return of.order.ordinal_of(droppable.begin);
+  candidate_entries const candidates = candidates_of(kernels, of, droppable);
   int oldest = -1;
-  for (int e = there.begin; e < there.end; ++e) {
-    bool const competes = of.position[e] >= there.among.low && of.position[e] < there.among.high;
+  for (int e = candidates.begin; e < candidates.end; ++e) {
+    bool const competes = of.position[e] >= candidates.positions.low && of.position[e] < candidates.positions.high;
     if (competes && (oldest < 0 || of.position[e] < of.position[oldest])) oldest = e;
   }
   return oldest;
 }
 
-/// The competitor with the lowest score; of equal scores, the newest. NaN is below every number, and is counted.
+/// The candidate with the lowest score; of equal scores, the newest. NaN is below every number, and is counted.
 template <class Source>
-int lowest_entry(argmin_kernels const& kernels, Source const& source, int segment, lane_entries const& of,
-                 competitors const& there, std::int64_t* nan) {
+int lowest_entry(lowest_kernels const& kernels, Source const& source, int segment, lane_entries const& of,
+                 candidate_entries const& candidates, std::int64_t* nan) {
   alignas(64) float buffer[scores_at_once];
   bool const ascends = of.order.ascends();
-  if constexpr (requires { Source::has_row; }) {
-    if (there.begin < there.end && there.among.is_all() != Source::has_row) {
-      int const index = source.lowest(of, there.begin, there.end - there.begin, there.among);
-      if (index >= 0) return there.begin + index;
-    }
-  }
   int lowest = -1;
   float least = 0;
-  for (int begin = there.begin, count = 0; begin < there.end; begin += count) {
-    count = std::min(Source::at_once, there.end - begin);
+  for (int begin = candidates.begin, count = 0; begin < candidates.end; begin += count) {
+    count = std::min(Source::at_once, candidates.end - begin);
     int const* const position = of.position + begin;
     float const* const scores = source.of(segment, of, begin, count, buffer);
     int const here = ascends ? kernels.last_lowest(scores, count, nan)
-                             : kernels.lowest_of(scores, position, count, there.among, nan);
+                             : kernels.lowest_of(scores, position, count, candidates.positions, nan);
     if (here < 0) continue;
     float const score = scores[here];
     bool const newer = lowest < 0 || position[here] > of.position[lowest];

@@ -126,3 +126,37 @@ constexpr int lanes_of(ints) { return width; }
 [[gnu::always_inline]] inline void pack(ints some, mask which, int more, bool room, int* to) {
   pack_bits(some, static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(which.of))), more, room, to);
 }
+
+// Comparisons of floats
+
+[[gnu::always_inline]] inline floats load_floats(float const* from) {
+  floats made;
+  get_once(made.of, from);
+  return made;
+}
+[[gnu::always_inline]] inline floats same_floats(float value) { return {_mm256_set1_ps(value)}; }
+[[gnu::always_inline]] inline mask operator==(floats a, floats b) {
+  return {_mm256_castps_si256(_mm256_cmp_ps(a.of, b.of, _CMP_EQ_OQ))};
+}
+[[gnu::always_inline]] inline mask operator<(floats a, floats b) {
+  return {_mm256_castps_si256(_mm256_cmp_ps(a.of, b.of, _CMP_LT_OQ))};
+}
+[[gnu::always_inline]] inline mask operator<=(floats a, floats b) {
+  return {_mm256_castps_si256(_mm256_cmp_ps(a.of, b.of, _CMP_LE_OQ))};
+}
+[[gnu::always_inline]] inline mask unordered(floats a, floats b) {
+  return {_mm256_castps_si256(_mm256_cmp_ps(a.of, b.of, _CMP_UNORD_Q))};
+}
+[[gnu::always_inline]] inline mask operator&(mask a, mask b) { return {_mm256_and_si256(a.of, b.of)}; }
+[[gnu::always_inline]] inline unsigned bits_of(mask a) {
+  return static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(a.of)));
+}
+[[gnu::always_inline]] inline floats choose(mask which, floats yes, floats no) {
+  return {_mm256_blendv_ps(no.of, yes.of, _mm256_castsi256_ps(which.of))};
+}
+[[gnu::always_inline]] inline floats lower_of(floats a, floats b) { return {_mm256_min_ps(a.of, b.of)}; }
+[[gnu::always_inline]] inline float least_of(floats a) {
+  __m128 const four = _mm_min_ps(_mm256_castps256_ps128(a.of), _mm256_extractf128_ps(a.of, 1));
+  __m128 const two = _mm_min_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_min_ss(two, _mm_shuffle_ps(two, two, 1)));
+}

@@ -147,3 +147,37 @@ constexpr int lanes_of(ints) { return width; }
 [[gnu::always_inline]] inline void pack(ints some, mask which, int more, bool room, int* to) {
   pack_bits(some, which.of, more, room, to);
 }
+
+// Comparisons of floats
+
+[[gnu::always_inline]] inline floats load_floats(float const* from) {
+  floats made;
+  get_once(made.of, from);
+  return made;
+}
+[[gnu::always_inline]] inline floats same_floats(float value) { return {_mm512_set1_ps(value)}; }
+[[gnu::always_inline]] inline mask operator==(floats a, floats b) {
+  return {_mm512_cmp_ps_mask(a.of, b.of, _CMP_EQ_OQ)};
+}
+[[gnu::always_inline]] inline mask operator<(floats a, floats b) {
+  return {_mm512_cmp_ps_mask(a.of, b.of, _CMP_LT_OQ)};
+}
+[[gnu::always_inline]] inline mask operator<=(floats a, floats b) {
+  return {_mm512_cmp_ps_mask(a.of, b.of, _CMP_LE_OQ)};
+}
+[[gnu::always_inline]] inline mask unordered(floats a, floats b) {
+  return {_mm512_cmp_ps_mask(a.of, b.of, _CMP_UNORD_Q)};
+}
+[[gnu::always_inline]] inline mask operator&(mask a, mask b) { return {static_cast<__mmask16>(a.of & b.of)}; }
+[[gnu::always_inline]] inline unsigned bits_of(mask a) { return a.of; }
+[[gnu::always_inline]] inline floats choose(mask which, floats yes, floats no) {
+  return {_mm512_mask_blend_ps(which.of, no.of, yes.of)};
+}
+[[gnu::always_inline]] inline floats lower_of(floats a, floats b) { return {_mm512_maskz_min_ps(0xFFFF, a.of, b.of)}; }
+[[gnu::always_inline]] inline float least_of(floats a) {
+  __m256 const eight =
+      _mm256_min_ps(_mm512_maskz_extractf32x8_ps(0xFF, a.of, 0), _mm512_maskz_extractf32x8_ps(0xFF, a.of, 1));
+  __m128 const four = _mm_min_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  __m128 const two = _mm_min_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_min_ss(two, _mm_shuffle_ps(two, two, 1)));
+}

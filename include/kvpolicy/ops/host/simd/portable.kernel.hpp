@@ -94,3 +94,48 @@ using padded = zero_padded<Bytes>;
   }
   return marked;
 }
+
+// Comparisons: masks have all bits of the numbers for which they are true
+
+struct mask {
+  typename vector_of<width>::ints of;
+};
+[[gnu::always_inline]] inline floats load_floats(float const* from) {
+  floats made;
+  get_once(made.of, from);
+  return made;
+}
+[[gnu::always_inline]] inline floats same_floats(float value) { return {typename vector_of<width>::floats{} + value}; }
+[[gnu::always_inline]] inline ints load_as(ints, int const* from) {
+  ints made;
+  get_once(made.of, from);
+  return made;
+}
+[[gnu::always_inline]] inline ints same_as(ints, int value) { return {typename vector_of<width>::ints{} + value}; }
+[[gnu::always_inline]] inline ints counting_as(ints, int first) {
+  return {typename vector_of<width>::ints{0, 1, 2, 3} + first};
+}
+[[gnu::always_inline]] inline void store(ints some, int* to) { put(some.of, to); }
+[[gnu::always_inline]] inline ints operator+(ints a, ints b) { return {a.of + b.of}; }
+[[gnu::always_inline]] inline mask operator>(ints a, ints b) { return {a.of > b.of}; }
+[[gnu::always_inline]] inline mask operator==(floats a, floats b) { return {a.of == b.of}; }
+[[gnu::always_inline]] inline mask operator<(floats a, floats b) { return {a.of < b.of}; }
+[[gnu::always_inline]] inline mask operator<=(floats a, floats b) { return {a.of <= b.of}; }
+/// Whether a number of either is NaN.
+[[gnu::always_inline]] inline mask unordered(floats a, floats b) { return {(a.of != a.of) | (b.of != b.of)}; }
+[[gnu::always_inline]] inline mask operator&(mask a, mask b) { return {a.of & b.of}; }
+[[gnu::always_inline]] inline mask operator|(mask a, mask b) { return {a.of | b.of}; }
+[[gnu::always_inline]] inline mask operator!(mask a) { return {~a.of}; }
+[[gnu::always_inline]] inline bool any(mask a) { return (a.of[0] | a.of[1] | a.of[2] | a.of[3]) != 0; }
+/// Bit i is that of number i.
+[[gnu::always_inline]] inline unsigned bits_of(mask a) {
+  return static_cast<unsigned>((a.of[0] & 1) | (a.of[1] & 2) | (a.of[2] & 4) | (a.of[3] & 8));
+}
+[[gnu::always_inline]] inline ints choose(mask which, ints yes, ints no) { return {which.of ? yes.of : no.of}; }
+[[gnu::always_inline]] inline floats choose(mask which, floats yes, floats no) { return {which.of ? yes.of : no.of}; }
+/// The lower of each two numbers; b where one is NaN.
+[[gnu::always_inline]] inline floats lower_of(floats a, floats b) { return {a.of < b.of ? a.of : b.of}; }
+[[gnu::always_inline]] inline float least_of(floats a) {
+  float const low = a.of[0] < a.of[1] ? a.of[0] : a.of[1], high = a.of[2] < a.of[3] ? a.of[2] : a.of[3];
+  return low < high ? low : high;
+}

@@ -1,0 +1,163 @@
+// The lowest score of a row: kernels/lowest.hpp says what the kernels promise.
+
+/// The scores of all entries.
+struct every_score {
+  float const* scores;
+
+  [[gnu::always_inline]] inline floats load(int e) const { return load_floats(scores + e); }
+  [[gnu::always_inline]] inline float at(int e) const { return scores[e]; }
+  [[gnu::always_inline]] inline void prefetch(int e) const { __builtin_prefetch(scores + e, 0, 3); }
+};
+
+/// The scores of entries whose positions are in a range, and infinity for the others.
+struct scores_inside {
+  float const* scores;
+  int const* position;
+  position_range positions;
+
+  [[gnu::always_inline]] inline floats load(int e) const {
+    ints const at = load_as(ints{}, position + e);
+    mask const outside = (same_as(at, positions.low) > at) | !(same_as(at, positions.high) > at);
+    return choose(outside, same_floats(__builtin_inff()), load_floats(scores + e));
+  }
+  [[gnu::always_inline]] inline float at(int e) const {
+    return positions.has(position[e]) ? scores[e] : __builtin_inff();
+  }
+  [[gnu::always_inline]] inline void prefetch(int e) const {
+    __builtin_prefetch(scores + e, 0, 3);
+    __builtin_prefetch(position + e, 0, 3);
+  }
+};
+
+/// The lowest score, and its last entry.
+struct lowest_score {
+  float score;
+  int entry;  ///< -1 if there is none
+  bool many;  ///< other entries may have this score, too
+  bool nan;   ///< a score is NaN
+};
+
+/// The lowest of each column of `Vectors` vectors from entry e on: entry e + i is in column i mod `width`.
+template <int Vectors, class Scores>
+[[gnu::always_inline]] inline floats lowest_of_columns(Scores const& scores, int e, mask& nan) {
+  if constexpr (Vectors == 1) {
+    floats const some = scores.load(e);
+    nan = nan | unordered(some, some);
+    return some;
+  } else if constexpr (Vectors == 2) {
+    floats const some = scores.load(e), more = scores.load(e + width);
+    nan = nan | unordered(some, more);
+    return lower_of(some, more);
+  } else {
+    floats const some = lowest_of_columns<Vectors / 2>(scores, e, nan);
+    return lower_of(some, lowest_of_columns<Vectors / 2>(scores, e + Vectors / 2 * width, nan));
+  }
+}
+
+/// Goes through blocks of entries and keeps the lowest score of each column, and the first and the last block that has
+/// it. The last entry with the lowest score is then in one of few places. Blocks begin at cache lines, because a vector
+/// that lies in two of them is read twice; vectors before the first block and behind the last one are blocks, too, and
+/// may have entries of their neighbours.
+template <class Scores>
+[[gnu::always_inline]] inline lowest_score lowest_in(Scores const& scores, int count) {
+  constexpr int vectors = 16, block = vectors * width;
+  constexpr int ahead = 1024;  // entries: behind a short row the row of the next lane begins
+  lowest_score found{__builtin_inff(), -1, false, false};
+  if (count < width) {
+    for (int e = 0; e < count; ++e) {
+      float const score = scores.at(e);
+      found.nan = found.nan || score != score;
+      if (!(score <= found.score)) continue;
+      found = {score, e, score == found.score && found.entry >= 0, found.nan};
+    }
+    return found;
+  }
+  floats low = same_floats(__builtin_inff());
+  ints first = same_as(ints{}, 0), last = first;
+  mask nan = unordered(low, low);
+  auto const note = [&](floats here, int e) KVPOLICY_INLINED {
+    ints const now = same_as(ints{}, e);
+    first = choose(here < low, now, first);
+    last = choose(here <= low, now, last);
+    low = lower_of(here, low);
+  };
+  int e = static_cast<int>((0 - reinterpret_cast<std::uintptr_t>(scores.scores) / sizeof(float)) % width);
+  if (e > 0) note(lowest_of_columns<1>(scores, 0, nan), 0);
+  for (; e + block <= count; e += block) {
+    for (int i = 0; i < block; i += 16) scores.prefetch(e + ahead + i);
+    note(lowest_of_columns<vectors>(scores, e, nan), e);
+  }
+  for (; e + width <= count; e += width) note(lowest_of_columns<1>(scores, e, nan), e);
+  if (e < count) note(lowest_of_columns<1>(scores, count - width, nan), count - width);
+
+  int begin[width], end[width];
+  store(first, begin);
+  store(last, end);
+  float const least = least_of(low);
+  unsigned columns = bits_of(low == same_floats(least));
+  found = {least, -1, (columns & (columns - 1)) != 0, any(nan)};
+  for (; columns != 0; columns &= columns - 1) {
+    int const column = __builtin_ctz(columns);
+    int entries = 0, entry = -1;
+    for (int i = end[column] + column; i < end[column] + block && i < count; i += width) {
+      entries += scores.at(i) == least ? 1 : 0;
+      entry = scores.at(i) == least ? i : entry;
+    }
+    found.many = found.many || entries > 1 || begin[column] != end[column];
+    found.entry = entry > found.entry ? entry : found.entry;
+  }
+  return found;
+}
+
+inline int last_lowest(float const* scores, int count, std::int64_t* nan) {
+  lowest_score const found = lowest_in(every_score{scores}, count);
+  return found.nan ? newest_nan(scores, nullptr, count, all_positions, nan) : found.entry;
+}
+
+/// The entry of the highest position in a range whose score is `value`, or -1.
+[[gnu::always_inline]] inline int newest_equal(float const* scores, int const* position, int count,
+                                               position_range positions, float value) {
+  int found = -1;
+  auto const note = [&](int e) KVPOLICY_INLINED {
+    bool const equal = scores[e] == value && positions.has(position[e]);
+    if (equal && (found < 0 || position[e] > position[found])) found = e;
+  };
+  ints newest = same_as(ints{}, -1), at = newest, now = counting_as(newest, 0);
+  int e = 0;
+  for (; e + width <= count; e += width, now = now + same_as(now, width)) {
+    ints const here = load_as(now, position + e);
+    mask const newer = (load_floats(scores + e) == same_floats(value)) & (here > newest) &
+                       !(same_as(here, positions.low) > here) & (same_as(here, positions.high) > here);
+    at = choose(newer, now, at);
+    newest = choose(newer, here, newest);
+  }
+  int entries[width];
+  store(at, entries);
+  for (int const entry : entries) {
+    if (entry >= 0) note(entry);
+  }
+  for (; e < count; ++e) note(e);
+  return found;
+}
+
+inline int lowest_of(float const* scores, int const* position, int count, position_range positions, std::int64_t* nan) {
+  lowest_score const found = positions.is_all() ? lowest_in(every_score{scores}, count)
+                                                : lowest_in(scores_inside{scores, position, positions}, count);
+  if (found.nan) return newest_nan(scores, position, count, positions, nan);
+  if (!found.many && found.score < __builtin_inff()) return found.entry;
+  return newest_equal(scores, position, count, positions, found.score);
+}
+
+inline int count_from(int const* position, int count, int limit) {
+  ints const none = same_as(ints{}, 0), one = same_as(none, 1), end = same_as(none, limit);
+  ints counts = none;
+  int e = 0;
+  for (; e + width <= count; e += width) counts = counts + choose(end > load_as(none, position + e), none, one);
+  int of_columns[width], found = 0;
+  store(counts, of_columns);
+  for (int const some : of_columns) found += some;
+  for (; e < count; ++e) found += position[e] >= limit ? 1 : 0;
+  return found;
+}
+
+inline constexpr lowest_kernels lowest{last_lowest, lowest_of, count_from};
