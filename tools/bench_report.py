@@ -147,6 +147,7 @@ class Row:
     why_not: str = ""
     argued: str = ""  # why it does not matter that the row is below its must
     argued_least: float = math.inf
+    judged: bool = True  # operations are, and verbs that are a tenth of one
 
     def passes(self, limit: float) -> bool:
         return self.measured is not None and (self.measured <= limit if self.low else self.measured >= limit)
@@ -156,6 +157,8 @@ class Row:
         return bool(self.argued) and enough
 
     def limit(self, value: float) -> str:
+        if not self.judged:
+            return "–"
         return f"{'≤' if self.low else '≥'} {number(value)}{self.suffix()}"
 
     def suffix(self) -> str:
@@ -171,6 +174,8 @@ class Row:
     def verdict(self) -> str:
         if self.measured is None:
             return ("missed, " if self.answered() else "n/a: ") + self.why_not
+        if not self.judged:
+            return ""
         if self.is_argued():
             return "argued: " + self.argued
         if not self.passes(self.must):
@@ -354,7 +359,8 @@ def verb_rows(verbs: bench_verbs.Table, of: Results) -> list[Row]:
         if asked.present:
             continue
         unit = "share" if asked.counter == "share" else "x"
-        row = Row(asked.what, asked.must, asked.goal, asked.low, unit, argued=asked.argued, argued_least=verbs.argued_least)
+        row = Row(asked.what, asked.must, asked.goal, asked.low, unit, argued=asked.argued, argued_least=verbs.argued_least,
+                  judged=verbs.judges(asked))
         runs = [(match[0], run[asked.counter]) for match, run in of.matching(asked.runs) if asked.counter in run]
         wrong = [why for name, why in of.refused.items() if re.fullmatch(asked.runs, name) and not why.startswith("n/a: ")]
         if runs and not wrong:
@@ -519,17 +525,19 @@ def told(rows: list[Row], more: list[Row], measured: list[Results], verbs: bench
     present = [row.what for row in rows] if rows else [row.present for row in verbs.rows]
     wrong += verbs.faults(present)
     for row in rows + more:
-        print(f"{row.what}: {row.figure()}, must {row.limit(row.must)}, goal {row.limit(row.goal)}: {row.verdict()}"
+        limits = f", must {row.limit(row.must)}, goal {row.limit(row.goal)}: " if row.judged else " "
+        print(f"{row.what}: {row.figure()}{limits}{row.verdict()}"
               + (f" [{row.beside}]" if row.beside else ""))
     for line in wrong:
         print(f"bench_report: {line}", file=sys.stderr)
-    answered = [row for row in rows + more if row.answered()]
+    judged = [row for row in rows + more if row.judged or row.why_not.startswith(FAILED)]
+    answered = [row for row in judged if row.answered()]
     argued = sum(row.is_argued() for row in answered)
     met = sum(row.passes(row.must) for row in answered)
     reached = sum(row.passes(row.goal) for row in answered)
     print(f"goals: {reached} met, {len(answered) - reached} missed")
     print(f"argued: {argued}")
-    print(f"{met} met, {len(answered) - met - argued} missed, {len(rows) + len(more) - len(answered)} n/a")
+    print(f"{met} met, {len(answered) - met - argued} missed, {len(judged) - len(answered)} n/a")
     return 1 if wrong or not answered else 0
 
 

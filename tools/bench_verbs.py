@@ -27,6 +27,7 @@ class Asked:
     goal: float
     low: bool
     argued: str
+    tenth_of: str  # the operation of which a verb is a tenth or more: others are not judged
     present: str  # how the row begins that another part of the report makes
 
 
@@ -40,7 +41,8 @@ class Table:
 
     @staticmethod
     def _row(one: dict, read: dict) -> Asked:
-        known = {"verb", "applier", "what", "program", "runs", "counter", "must", "goal", "low", "argued", "present"}
+        known = {"verb", "applier", "what", "program", "runs", "counter", "must", "goal", "low", "argued", "tenth_of",
+                 "present"}
         if unknown := set(one) - known:
             raise SystemExit(f"bench_rows.json: {one}: {sorted(unknown)} is not known")
         name = one.get("verb", one.get("applier", ""))
@@ -50,7 +52,10 @@ class Table:
             what += ", of its floor"
         return Asked(name, "applier" in one, what, one.get("program", ""), one.get("runs", ""), one.get("counter", "share"),
                      one.get("must", read["must"]), one.get("goal", read["goal"]), one.get("low", False),
-                     one.get("argued", ""), one.get("present", ""))
+                     one.get("argued", ""), one.get("tenth_of", ""), one.get("present", ""))
+
+    def judges(self, row: Asked) -> bool:
+        return row.is_applier or not row.name or bool(row.tenth_of)
 
     def programs(self) -> dict[str, str]:
         """For each program, the benchmarks to run, as one regular expression."""
@@ -74,6 +79,7 @@ class Table:
         found += [f"{row.name}: no row of the report begins with {row.present!r}" for row in self.rows
                   if row.present and not any(text.startswith(row.present) for text in present)]
         found += [f"{row.name}: neither a benchmark nor a present row" for row in self.rows if not row.present and not row.runs]
+        found += [f"{row.name}: argued, but it is not judged" for row in self.rows if row.argued and not self.judges(row)]
         argued = sum(bool(row.argued) for row in self.rows)
         if argued > self.argued_most:
             found.append(f"{argued} rows are argued, at most {self.argued_most} may be")

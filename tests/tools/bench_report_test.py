@@ -30,7 +30,7 @@ def results(**shares: float) -> bench_report.Results:
     return made
 
 
-FOLD = {"verb": "fold", "program": "ops_fold", "runs": r"fold/threads:[12]"}
+FOLD = {"verb": "fold", "tenth_of": "a decision", "program": "ops_fold", "runs": r"fold/threads:[12]"}
 
 
 class Names(unittest.TestCase):
@@ -120,6 +120,10 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.verdict(results(threads_1=0.49), argued="once a session"), "argued: once a session")
         self.assertEqual(self.verdict(results(threads_1=0.24), argued="once a session"), "missed")
         self.assertEqual(self.verdict(results(threads_1=0.6), argued="once a session"), "met, goal missed")
+
+    def test_a_verb_that_is_no_tenth_of_an_operation_has_no_verdict(self):
+        row = bench_report.verb_rows(table({**FOLD, "tenth_of": ""}), results(threads_1=0.1))[0]
+        self.assertEqual((row.limit(row.must), row.verdict()), ("–", ""))
 
     def test_a_row_that_was_not_measured_is_not_met(self):
         self.assertEqual(self.verdict(results(threads_7=0.9)), "n/a: not measured")
