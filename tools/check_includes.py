@@ -16,7 +16,7 @@ LIBRARY = Path("include/kvpolicy")
 MAX_LINES = 300
 
 # What every decision is made of may include these. Of the scorers it knows the concept, not one scorer.
-_PARTS = {"core", "ops", "protect", "budget", "trigger", "scorers/concept.hpp", "scorers/facts.hpp", "recorders/hooks.hpp"}
+_PARTS = {"core", "ops", "protect", "budget", "trigger", "scorers/concept.hpp", "scorers/scorer_traits.hpp", "recorders/hooks.hpp"}
 _DECISION = _PARTS | {"decision"}
 _EVERYTHING = {
     "core", "ops", "ops/host", "ops/cuda", "recorders", "scorers", "stages", "tables", "protect", "budget", "trigger", "decision", "admission",

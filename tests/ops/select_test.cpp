@@ -284,7 +284,7 @@ TEST_SUITE("protect: candidates") {
       check(first | last);
       check(kv::nothing{} | last);
       check((first | last) | kv::everything{});
-      check(kv::h2o::recent_window{random.below(20) - 1, random.below(20) - 1});
+      check(kv::recent_of_budget{random.below(20) - 1, random.below(20) - 1});
     });
   }
 

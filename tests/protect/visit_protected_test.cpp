@@ -98,7 +98,7 @@ TEST_SUITE("protect/visit_protected") {
           RC_ASSERT(lane.agrees(joined));
           kv::any_protection all(joined);
           all.add(kv::marks{random.below(5), {lane.classes.data()}});
-          kv::forced_entries<true> forced(kv::h2o::recent_window{-1, n});
+          kv::forced_entries<true> forced(kv::recent_of_budget{-1, n});
           forced.join(all);
           RC_ASSERT(lane.agrees(forced));
           RC_ASSERT(lane.agrees(forced.ends));

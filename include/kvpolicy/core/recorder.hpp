@@ -80,6 +80,21 @@ constexpr typename Stage::wraps const& inner_of(Stage const& around) {
   }
 }
 
+struct no_answer {};
+
+/// Asks a scorer, or else the one inside a stage: calls `question` with the outermost one that it can be called with,
+/// and returns what it returns. Returns `otherwise` if there is none.
+template <class Score, class Question, class Otherwise = no_answer>
+constexpr auto ask(Score const& score, Question const& question, [[maybe_unused]] Otherwise const& otherwise = {}) {
+  if constexpr (std::invocable<Question const&, Score const&>) {
+    return question(score);
+  } else if constexpr (stage<Score>) {
+    return ask(inner_of(score), question, otherwise);
+  } else {
+    return otherwise;
+  }
+}
+
 }  // namespace detail
 
 /// Prints a stage that has a name and fields after the scorer inside: "knorm | blocks(size=20)".
@@ -93,13 +108,10 @@ template <class Stage>
 /// the scorer inside.
 template <class Scorer>
 [[nodiscard]] constexpr auto recorders_of(Scorer const& score) {
-  if constexpr (requires { score.recorders(); }) {
-    return score.recorders();
-  } else if constexpr (detail::stage<Scorer>) {
-    return recorders_of(detail::inner_of(score));
-  } else {
-    return std::tuple<>{};
-  }
+  constexpr auto question = []<class S>(S const& one)
+    requires requires { one.recorders(); }
+  { return one.recorders(); };
+  return detail::ask(score, question, std::tuple<>{});
 }
 
 }  // namespace KVPOLICY_NAMESPACE

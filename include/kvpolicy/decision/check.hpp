@@ -55,7 +55,7 @@ void refuse_pool_of_ranks(char const* call, Executor const& exec, Policy const& 
   budget_scope const scope = scope_of(policy.budget);
   expects(scope == budget_scope::lane || ranks_of(exec) == 1, call, "budget.scope", to_string(scope),
           [&] { return "the heads that share it are on " + std::to_string(ranks_of(exec)) + " ranks: gather first"; });
-  expects(reduces_ranks(policy.score) || ranks_of(exec) == 1, call, "score.decides",
+  expects(facts_of(policy.score).safe_across_ranks || ranks_of(exec) == 1, call, "score.decides",
           to_string(granularity{policy.score.decides}), [&] {
             return "heads of " + std::to_string(ranks_of(exec)) + " ranks decide, and the scorer does not reduce";
           });

@@ -46,7 +46,7 @@ bool decides_by_entry(score_view const& scores) {
 template <class Backend, class Policy, class Bag>
 void refuse_unread_order(Policy const& policy, Bag const& in, lanes const& batch) {
   if (batch.order.data == nullptr) return;
-  bool any = scores_by_entry<score_of<Policy>, Bag> || reads_any_order_of(policy.score);
+  bool any = scores_by_entry<score_of<Policy>, Bag> || facts_of(policy.score).any_order;
   any = any && drops_lowest_one(policy);
   with_forced(policy, in, [&]<class Forces, class Protect>(Forces const&, Protect const&) {
     any = any && has_candidates<Forces> && has_candidates<Protect>;
@@ -84,7 +84,7 @@ void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals
   refuse_data(policy.score, exec, all_signals);
   into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no decision
   bool const by_entry = decides_by_entry<Policy, Bag>(scores);
-  bool const ranks = ranks_candidates_of(policy.score);
+  bool const ranks = facts_of(policy.score).ranks;
   if (!ranks && !by_entry) policy.score.score(exec, all_signals, scores);
   auto const counted = counted_budget(in_entries(policy.budget, model, into.entry_bytes()), decides_again(policy));
   auto const limit = allotted(exec, counted, all_signals, scores, into.shares());

@@ -46,24 +46,29 @@ std::string recorded_signal(Recorder const&) {
 /// The names of the signals that a scorer reads, and what its recorders keep.
 template <class Score>
 std::vector<std::string> signals_read(Score const& score) {
-  if constexpr (erased<Score>) {
-    return score.reads();
-  } else if constexpr (stage<Score>) {
-    return signals_read(inner_of(score));
-  } else {
-    return signal_names(typename Score::needs{});
-  }
+  return ask(score, []<class S>(S const& one)
+               requires(erased<S> || !stage<S>)
+             {
+               if constexpr (erased<S>) {
+                 return one.text().reads;
+               } else {
+                 return signal_names(typename S::needs{});
+               }
+             });
 }
 template <class Score>
 std::vector<std::string> signals_recorded(Score const& score) {
-  if constexpr (erased<Score>) {
-    return score.records();
-  } else if constexpr (stage<Score> && !requires { score.recorders(); }) {
-    return signals_recorded(inner_of(score));
-  } else {
-    return std::apply([](auto const&... each) { return std::vector<std::string>{recorded_signal(each)...}; },
-                      recorders_of(score));
-  }
+  return ask(score, []<class S>(S const& one)
+               requires(!stage<S> || requires { one.recorders(); })
+             {
+               if constexpr (erased<S>) {
+                 return one.text().records;
+               } else {
+                 return std::apply(
+                     [](auto const&... each) { return std::vector<std::string>{recorded_signal(each)...}; },
+                     recorders_of(one));
+               }
+             });
 }
 
 /// The part as it prints, or `otherwise` if it has no text.
@@ -75,17 +80,20 @@ std::string part_or(Part const& part, char const* otherwise) {
 
 template <class Score>
 std::vector<std::string> forced_by_scorer(Score const& score) {
-  if constexpr (erased<Score>) {
-    return score.forced();
-  } else if constexpr (requires { score.forces(); }) {
-    return {"the scorer's " + part_or(score.forces(), "own entries")};
-  } else if constexpr (stage<Score>) {
-    return forced_by_scorer(inner_of(score));
-  } else if constexpr (ranks_candidates<Score>) {
-    return {"what the scorer's signals say"};
-  } else {
-    return {};
-  }
+  using names = std::vector<std::string>;
+  return ask(score, []<class S>(S const& one)
+               requires(!stage<S> || requires { one.forces(); })
+             {
+               if constexpr (erased<S>) {
+                 return one.text().forced;
+               } else if constexpr (requires { one.forces(); }) {
+                 return names{"the scorer's " + part_or(one.forces(), "own entries")};
+               } else if constexpr (ranks_candidates<S>) {
+                 return names{"what the scorer's signals say"};
+               } else {
+                 return names{};
+               }
+             });
 }
 
 template <class Policy>

@@ -3,7 +3,7 @@
 
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/decision/forward_rows.hpp>
-#include <kvpolicy/scorers/facts.hpp>
+#include <kvpolicy/scorers/scorer_traits.hpp>
 #include <string>
 #include <tuple>
 
@@ -66,7 +66,7 @@ void refuse_missed_rows(char const* call, Policy const& policy, Given const& in,
           return "missing of " + std::to_string(missed) + " entries of " + detail::spell_slot_of(in.lanes, slots, one);
         },
         [&] {
-          return std::string(detail::name_of_scorer(policy.score)) + " sums over the rows of all tokens: observe them";
+          return std::string(detail::facts_of(policy.score).name) + " sums over the rows of all tokens: observe them";
         });
   };
   if (shows) {

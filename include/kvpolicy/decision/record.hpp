@@ -6,7 +6,7 @@
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/decision/forward_rows.hpp>
 #include <kvpolicy/recorders/hooks.hpp>
-#include <kvpolicy/scorers/facts.hpp>
+#include <kvpolicy/scorers/scorer_traits.hpp>
 #include <tuple>
 #include <type_traits>
 

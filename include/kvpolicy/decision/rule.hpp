@@ -9,7 +9,7 @@
 #include <kvpolicy/decision/hooks.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
-#include <kvpolicy/scorers/facts.hpp>
+#include <kvpolicy/scorers/scorer_traits.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
 #include <limits>
 
@@ -70,28 +70,30 @@ struct decision_rule {
   }
 };
 
+/// What a scorer forces, as a protection.
 template <class Score>
 constexpr auto forces_of(Score const& score) {
-  if constexpr (requires { score.forces(); }) {
-    return score.forces();
-  } else if constexpr (stage<Score>) {
-    return forces_of(inner_of(score));
-  } else {
-    return nothing{};
-  }
+  constexpr auto question = []<class S>(S const& one)
+    requires requires { one.forces(); }
+  { return one.forces(); };
+  return ask(score, question, nothing{});
 }
 
 /// The same for a scorer whose forced entries may depend on the signals: it has `forces(in)`.
 template <class Score, class Bag>
 constexpr auto forces_of(Score const& score, Bag const& in) {
-  if constexpr (requires { score.forces(in); }) {
-    static_assert(may_rank_candidates<Score>, "kvpolicy: a scorer whose signals say what it forces ranks candidates");
-    return score.forces(in);
-  } else if constexpr (!requires { score.forces(); } && stage<Score>) {
-    return forces_of(inner_of(score), in);
-  } else {
-    return forces_of(score);
-  }
+  auto const question = [&]<class S>(S const& one)
+    requires(
+        requires { one.forces(in); } || requires { one.forces(); })
+  {
+    if constexpr (requires { one.forces(in); }) {
+      static_assert(may_rank_candidates<S>, "kvpolicy: a scorer whose signals say what it forces ranks candidates");
+      return one.forces(in);
+    } else {
+      return one.forces();
+    }
+  };
+  return ask(score, question, nothing{});
 }
 
 /// Fires if the policy's trigger and the scorer's own trigger both fire.
@@ -110,13 +112,10 @@ struct both_trigger {
 /// Calls visit(trigger) with the scorer's own trigger, if it has one; returns `otherwise` if it has none.
 template <class Score, class Visit, class Otherwise>
 constexpr auto with_own_trigger(Score const& score, Visit const& visit, Otherwise const& otherwise) {
-  if constexpr (requires { score.triggers(); }) {
-    return visit(score.triggers());
-  } else if constexpr (stage<Score>) {
-    return with_own_trigger(inner_of(score), visit, otherwise);
-  } else {
-    return otherwise;
-  }
+  auto const question = [&]<class S>(S const& one)
+    requires requires { one.triggers(); }
+  { return visit(one.triggers()); };
+  return ask(score, question, otherwise);
 }
 
 /// A trigger as a decision copies it. One that is chosen at run time has `compiled()`.
@@ -143,7 +142,7 @@ constexpr bool decides_again(Policy const& policy) {
   if constexpr (requires { when = policy.when; }) {
     when = policy.when;
   } else {
-    when = phase_of(policy.score);
+    when = facts_of(policy.score).when;
   }
   return when != phase::prefill && when != phase::layer;
 }

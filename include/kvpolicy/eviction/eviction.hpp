@@ -34,7 +34,7 @@ template <class Score, class Protect, class... Others>
   std::string const kept = to_string(policy.protect);
   if (!std::same_as<Protect, nothing> && !kept.empty()) text += " | " + kept;
   std::string limit = to_string(policy.budget);
-  if (detail::shares_of(policy.score)) {  // in a spec its budgets are shared unless they say otherwise
+  if (detail::facts_of(policy.score).shares) {  // in a spec its budgets are shared unless they say otherwise
     bool const own = detail::scope_of(policy.budget) == budget_scope::lane && limit.starts_with("budget(");
     if (own && limit.find("scope=") == std::string::npos) limit.insert(limit.size() - 1, ", scope=lane");
   }

@@ -81,18 +81,19 @@ decltype(auto) in_group(layer_group const& group, Call const& call) {
 }
 
 /// Refuses groups that disagree with the model's layers.
+inline void check_slots(char const* call, layer_group const& each, int slots) {
+  expects(each.name != nullptr, call, "name", "null", "a group has a name, for errors");
+  expects(
+      each.entries.lanes.slot_total() == slots, call, [&] { return std::string("slots of group ").append(each.name); },
+      each.entries.lanes.slot_total(),
+      [&] { return "the other groups have " + std::to_string(slots) + ", and a request has one in all groups"; });
+}
+
 inline void check_groups(char const* call, layer_groups const& all) {
   expects(all.layers > 0, call, "layers", all.layers, "a model has at least one layer");
   expects(!all.groups.empty(), call, "groups", 0, "at least one group of layers has a cache");
   std::vector<char const*> owner(static_cast<std::size_t>(all.layers), nullptr);
-  for (layer_group const& each : all.groups) {
-    expects(each.name != nullptr, call, "name", "null", "a group has a name, for errors");
-    int const slots = all.groups.front().entries.lanes.slot_total();
-    expects(
-        each.entries.lanes.slot_total() == slots, call,
-        [&] { return std::string("slots of group ").append(each.name); }, each.entries.lanes.slot_total(),
-        [&] { return "the other groups have " + std::to_string(slots) + ", and a request has one in all groups"; });
-  }
+  for (layer_group const& each : all.groups) check_slots(call, each, all.groups.front().entries.lanes.slot_total());
   auto const take = [&](int layer, char const* name) {
     expects(
         layer >= 0 && layer < all.layers, call, [&] { return std::string("layer in group ").append(name); }, layer,

@@ -88,6 +88,22 @@ inline void check_replaced(char const* call, cache const& all, slot_pages const&
   }
 }
 
+inline void check_copy_on_write(char const* call, cache const& all, by_lane<int> const& table, int slot, int first) {
+  check_cache(call, all);
+  check_copied(call, all, rows::copy);
+  expects(all.lanes.slots == nullptr && all.lanes.sequences == all.lanes.slot_total(), call, "cache.lanes",
+          "some slots", "slots are numbered in the cache of all slots");
+  check_slot(call, "slot", all, slot);
+  check_same_table(call, "table", table, all.where.table);
+  expects(all.where.kind == locating::block_table || all.where.kind == locating::slot_map, call, "where",
+          "no table of pages", "entries are found through a table that has a row for each slot");
+  expects(table.layer != 0 || all.lanes.layers() == all.shape.layers, call, "cache.lanes.layers", all.lanes.layers(),
+          [&] {
+            return "all " + std::to_string(all.shape.layers) + " share a row of the table: they are copied together";
+          });
+  expects(first >= 0, call, "first", first, "entries are numbered from 0");
+}
+
 }  // namespace detail
 
 /// Gives a slot pages of its own where it shares them with other slots or with a prefix cache: copy on write. Call it
@@ -110,19 +126,7 @@ int copy_on_write(Executor& exec, cache const& all, by_lane<int> const& table, i
                   Replace const& replace) {
   detail::sole_use const in_use("copy_on_write", exec);
   constexpr char const* call = "copy_on_write";
-  detail::check_cache(call, all);
-  detail::check_copied(call, all, rows::copy);
-  expects(all.lanes.slots == nullptr && all.lanes.sequences == all.lanes.slot_total(), call, "cache.lanes",
-          "some slots", "slots are numbered in the cache of all slots");
-  detail::check_slot(call, "slot", all, slot);
-  detail::check_same_table(call, "table", table, all.where.table);
-  expects(all.where.kind == locating::block_table || all.where.kind == locating::slot_map, call, "where",
-          "no table of pages", "entries are found through a table that has a row for each slot");
-  expects(table.layer != 0 || all.lanes.layers() == all.shape.layers, call, "cache.lanes.layers", all.lanes.layers(),
-          [&] {
-            return "all " + std::to_string(all.shape.layers) + " share a row of the table: they are copied together";
-          });
-  expects(first >= 0, call, "first", first, "entries are numbered from 0");
+  detail::check_copy_on_write(call, all, table, slot, first);
   detail::slot_pages const old = detail::pages_of_slot(call, exec, all, table, slot);
   std::vector<int> pages = old.of;
   std::size_t const width = pages.size() / old.used.size();

@@ -115,15 +115,7 @@ class saved_rows {
     view_.where.table = {begin_table.data, 0, batch.heads, by_token ? 0 : 1};
     std::size_t plane_at = 0;
     auto const place = [&](plane& rows) {
-      std::int64_t const row = std::int64_t{rows.dims} * bytes_of(rows.element);
-      rows = {.base = first,
-              .element = rows.element,
-              .dims = rows.dims,
-              .layer = 0,
-              .unit = 0,
-              .token = by_token ? row * batch.heads : row,
-              .head = by_token ? row : 0,
-              .dim = bytes_of(rows.element)};
+      rows = saved_plane(rows, first, by_token ? batch.heads : 0);
       first += from.planes[plane_at++];
     };
     place(view_.k);
@@ -144,6 +136,18 @@ class saved_rows {
   [[nodiscard]] cache const& view() const { return view_; }
 
  private:
+  /// A plane of saved rows. Those of the `heads` of a token lie side by side, or, if it is 0, those of a lane.
+  [[nodiscard]] static plane saved_plane(plane const& like, std::byte* base, int heads) {
+    std::int64_t const row = std::int64_t{like.dims} * bytes_of(like.element);
+    return {.base = base,
+            .element = like.element,
+            .dims = like.dims,
+            .layer = 0,
+            .unit = 0,
+            .token = heads > 0 ? row * heads : row,
+            .head = heads > 0 ? row : 0,
+            .dim = bytes_of(like.element)};
+  }
   using numbers = typename Executor::template buffer<int>;
   static void copy_in(Executor& exec, numbers& to, std::vector<int> const& from) {
     exec.copy(reinterpret_cast<std::byte*>(to.data()), reinterpret_cast<std::byte const*>(from.data()),

@@ -116,7 +116,7 @@ basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts
                                              basic_any_scorer<Executor> const& score, known_parts const& known) {
   basic_any_admission<Executor> made(score);
   spec_part const& scorer = parts.front();
-  if (score.ranks())
+  if (score.facts().ranks)
     refuse_spec(scorer.column, scorer.name, "it ranks entries, and an admission asks about each alone");
   made.pick.unbounded = scorer.name != write_gate::name;  // only gates lie between 0 and 1
   check_parsed(made, scorer.column);
@@ -162,6 +162,25 @@ inline void move_page(std::vector<spec_part>& parts) {
   }
 }
 
+inline void check_selection_budget(any_budget const& limit, spec_part const& from) {
+  if (limit.by != sharing::fixed) {
+    spec_argument const& by = *budget_argument(from, "by");
+    refuse_spec(by.value_column, by.value, "every lane of a selection has the same budget");
+  }
+  if (limit.block > 0) {
+    spec_argument const& block = *budget_argument(from, "block");
+    refuse_spec(block.name_column, block.name, "a selection reads pages: page(size) says how large they are");
+  }
+}
+
+inline void refuse_selection_part(spec_part const& from, known_parts const& known) {
+  std::vector<std::string> names{"page",   "budget", "unlimited", "dense",      "inherit", "at_least", "sinks",
+                                 "recent", "span",   "safe",      "everything", "prompt",  "marks"};
+  for (auto const& each : known.budgets) names.push_back(each.first);
+  for (auto const& each : known.picks) names.push_back(each.first);
+  refuse_spec(from.column, from.name, accepted("a selection has the parts", names, from.name));
+}
+
 /// Reads a selection by a scorer from the parts of its section.
 template <executor Executor>
 basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts,
@@ -178,14 +197,7 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
     spec_part const& from = parts[i];
     if (read_limit(made.budget, from, known)) {
       once(budget, from);
-      if (made.budget.by != sharing::fixed) {
-        spec_argument const& by = *budget_argument(from, "by");
-        refuse_spec(by.value_column, by.value, "every lane of a selection has the same budget");
-      }
-      if (made.budget.block > 0) {
-        spec_argument const& block = *budget_argument(from, "block");
-        refuse_spec(block.name_column, block.name, "a selection reads pages: page(size) says how large they are");
-      }
+      check_selection_budget(made.budget, from);
     } else if (from.name == "dense") {
       once(dense, from);
       made.dense_layers = read_part<layers_argument>(from, {made.dense_layers}).layers;
@@ -198,11 +210,7 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
     } else if (read_own(known.picks, from, made.pick)) {
       once(pick, from);
     } else if (!add_protection(made.protect, from, shipped_only)) {
-      std::vector<std::string> names{"page",   "budget", "unlimited", "dense",      "inherit", "at_least", "sinks",
-                                     "recent", "span",   "safe",      "everything", "prompt",  "marks"};
-      for (auto const& each : known.budgets) names.push_back(each.first);
-      for (auto const& each : known.picks) names.push_back(each.first);
-      refuse_spec(from.column, from.name, accepted("a selection has the parts", names, from.name));
+      refuse_selection_part(from, known);
     }
     check_parsed(made, from.column);
   }

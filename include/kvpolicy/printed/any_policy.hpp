@@ -43,7 +43,7 @@ class basic_any_policy
 
   basic_any_policy(basic_any_scorer<Executor> const& scorer, any_protection const& protection, any_budget const& limit,
                    any_pick picking, any_trigger firing)
-      : parts{scorer, protection, said_by(scorer, limit), picking, firing}, when(scorer.when()) {}
+      : parts{scorer, protection, said_by(scorer, limit), picking, firing}, when(scorer.facts().when) {}
 
   phase when = phase::step;  ///< after which part of its work an engine lets it decide: see `phase`
 
@@ -60,13 +60,13 @@ class basic_any_policy
   }
   friend std::string print(basic_any_policy const& policy) {
     std::string const text = to_string(static_cast<parts const&>(policy));
-    return policy.when == policy.score.when() ? text : text + " | when(" + to_string(policy.when) + ")";
+    return policy.when == policy.score.facts().when ? text : text + " | when(" + to_string(policy.when) + ")";
   }
 
  private:
   /// Of a scorer whose budgets are shared unless a spec says otherwise, a budget says that it is not.
   static any_budget said_by(basic_any_scorer<Executor> const& scorer, any_budget limit) {
-    limit.says_lane = scorer.shares().has_value() && detail::may_share(limit) && limit.shared_by == budget_scope::lane;
+    limit.says_lane = scorer.facts().shares.has_value() && detail::may_share(limit) && limit.shared_by == budget_scope::lane;
     return limit;
   }
 };

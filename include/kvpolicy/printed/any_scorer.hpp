@@ -28,7 +28,7 @@ class erased_scorer {
   /// the scorer reads and no recorder keeps, in `decide`.
   [[nodiscard]] std::vector<std::string> signals() const {
     std::vector<std::string> names = inner_->recorders.signals();
-    for (std::string const& each : given_signals()) names.push_back(each);
+    for (std::string const& each : text().given) names.push_back(each);
     return names;
   }
   /// The signals of a call, to be found by their names. They must outlive the result.
@@ -36,22 +36,14 @@ class erased_scorer {
   [[nodiscard]] static any_signals by_name(Given const& in) {
     return any_signals(in);
   }
-  /// The names of those that the scorer reads and no recorder keeps.
-  [[nodiscard]] std::vector<std::string> given_signals() const { return inner_->given_signals(); }
-  /// The names of the signals that the scorer reads.
-  [[nodiscard]] std::vector<std::string> reads() const { return inner_->reads(); }
-  /// What recorders keep: "recent_queries from queries".
-  [[nodiscard]] std::vector<std::string> records() const { return inner_->records(); }
-  /// What the scorer forces, as text.
-  [[nodiscard]] std::vector<std::string> forced() const { return inner_->forced(); }
+  /// What it reads, records and forces, by name.
+  [[nodiscard]] scorer_text text() const { return inner_->text(); }
 
   // What a scorer says of itself: see `scorer`.
-  void check(char const* call, shape const& model) const { inner_->check(call, model); }
-  void check(char const* call) const { inner_->check(call); }
+  void check(char const* call, shape const& model) const { inner_->check(call, &model); }
+  void check(char const* call) const { inner_->check(call, nullptr); }
   [[nodiscard]] auto recorders() const { return std::tuple{inner_->recorders}; }
-  [[nodiscard]] bool ranks() const { return inner_->ranks(); }
-  [[nodiscard]] bool reads_any_order() const { return inner_->reads_any_order(); }
-  [[nodiscard]] bool reduces_ranks() const { return inner_->reduces_ranks(); }
+  [[nodiscard]] scorer_facts const& facts() const { return inner_->facts; }
   [[nodiscard]] int spare_rows(lanes const& batch, shape const& model) const {
     return inner_->spare_rows(batch, model);
   }
@@ -61,26 +53,21 @@ class erased_scorer {
   template <class Visit>
   void visit_kinds_of_rows(Visit const& visit) const {
     for (int kind = 0; kind < 3; ++kind) {
-      if (inner_->reads_rows(kind)) visit(kind);
+      if ((inner_->kinds_of_rows >> kind & 1) != 0) visit(kind);
     }
   }
-  [[nodiscard]] any_trigger triggers() const { return inner_->triggers(); }
+  [[nodiscard]] any_trigger triggers() const { return inner_->trigger; }
   [[nodiscard]] forced_type forces() const { return inner_->forces(); }
   template <class Bag>
   [[nodiscard]] forced_type forces(Bag const& in) const {
     return inner_->forces(seen_by(in, given_in(in)));
   }
-  /// True if it puts entries first: then `places` and `rest_scores` say how.
-  [[nodiscard]] bool puts_first() const { return inner_->puts_first(); }
-  [[nodiscard]] first_places places() const { return inner_->places(); }
+  /// If it puts entries first, this and `rest_scores` say how.
+  [[nodiscard]] first_places places() const { return facts().first.value_or(first_places{}); }
   template <class Bag>
   [[nodiscard]] put_first_rest rest_scores(Bag const& in) const {
     return inner_->rest_scores(in.lanes);
   }
-  /// Which lanes share the budget of a spec that does not say it.
-  [[nodiscard]] std::optional<budget_scope> shares() const { return inner_->shares(); }
-  /// After which part of an engine's work it decides.
-  [[nodiscard]] phase when() const { return inner_->when(); }
 
   /// Refuses signals without one that the scorer reads and no recorder keeps, and rows that are not sound.
   template <class Given>
@@ -101,7 +88,7 @@ class erased_scorer {
   }
 
   /// The scorer's name, or that of the scorer inside a stage.
-  [[nodiscard]] std::string_view name_inside() const { return inner_->name(); }
+  [[nodiscard]] std::string_view name_inside() const { return facts().name; }
   /// The text of a field of the scorer, or of the scorer inside a stage; nothing if there is no such field.
   [[nodiscard]] std::optional<std::string> field_text(std::string_view name) const { return inner_->field_text(name); }
 

@@ -4,10 +4,8 @@
 #include <cstddef>
 #include <cstring>
 #include <kvpolicy/printed/any_protection.hpp>
+#include <kvpolicy/protect/forced.hpp>
 #include <kvpolicy/protect/protect.hpp>
-#include <kvpolicy/scorers/carried.hpp>
-#include <kvpolicy/scorers/h2o.hpp>
-#include <kvpolicy/scorers/intent_kv.hpp>
 #include <memory>
 #include <type_traits>
 
@@ -18,15 +16,15 @@ namespace KVPOLICY_NAMESPACE {
 struct forced_ends {
   int sinks = 0;
   int recent = 0;
-  bool shares = false;              ///< also H2O's recent window, which may follow from the budget
-  bool grows = false;               ///< also FastKVzip's window, which follows from the number of entries
-  h2o::recent_window share{0, 0};   ///< of `shares`
+  bool shares = false;              ///< also a number of last entries that may follow from the budget
+  bool grows = false;               ///< also a number of last entries that follows from how many there are
+  recent_of_budget share{0, 0};     ///< of `shares`
   by_lane<int const> prompt_end{};  ///< the end of each sequence's prompt; null: it is not protected
 
   [[nodiscard]] KVPOLICY_HD std::int64_t last(int count, int budget) const {
     std::int64_t all = recent;
     if (shares && share.window(budget) > all) all = share.window(budget);
-    if (grows && fast_kvzip::both_ends{0, -1}.last(count) > all) all = fast_kvzip::both_ends{0, -1}.last(count);
+    if (grows && ends_of_count{0, -1}.last(count) > all) all = ends_of_count{0, -1}.last(count);
     return all;
   }
   /// The first position that is not protected as one of the first.
@@ -76,15 +74,15 @@ class own_protection<false> {
   KVPOLICY_HD constexpr bool operator()(entry) const { return false; }
 };
 
-/// Protects entries at both ends of a lane, spans of positions, IntentKV's turn, classes of tokens, and, on the host,
-/// what a scorer or a protection of a program's own protects.
+/// Protects entries at both ends of a lane, spans of positions, the span of a turn, classes of tokens, and, on the
+/// host, what a scorer or a protection of a program's own protects.
 template <bool Host>
 struct forced_entries {
   forced_ends ends{};
   int spans = 0;
   bool has_turn = false;
   any_protection::part span[any_protection::most + 1] = {};  ///< one of the scorer, and those of a policy
-  intent_kv::prefix_and_span turn{};
+  prefix_and_span turn{};
   detail::marked_classes marked{};
   own_protection<Host> own{};
   any_protection const* of_program = nullptr;  ///< a policy's protection that has parts of a program's own
@@ -96,13 +94,13 @@ struct forced_entries {
   forced_entries(kvpolicy::recent from) { ends.recent = from.tokens; }
   forced_entries(kvpolicy::safe from) { ends.sinks = from.sinks, ends.recent = from.recent; }
   forced_entries(position_span from) : spans(1) { span[0] = {any_protection::kind::span, from.begin, from.end}; }
-  forced_entries(h2o::recent_window from) { ends.shares = true, ends.share = from; }
-  forced_entries(fast_kvzip::both_ends from) {
+  forced_entries(recent_of_budget from) { ends.shares = true, ends.share = from; }
+  forced_entries(ends_of_count from) {
     ends.sinks = from.sinks;
     ends.grows = from.window < 0;
     ends.recent = ends.grows ? 0 : from.window;
   }
-  forced_entries(intent_kv::prefix_and_span const& from) : has_turn(true), turn(from) {}
+  forced_entries(prefix_and_span const& from) : has_turn(true), turn(from) {}
   explicit forced_entries(own_protection<Host> const& from) : own(from) {}
 
   KVPOLICY_HD bool operator()(entry at) const {

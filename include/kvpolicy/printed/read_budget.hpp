@@ -45,9 +45,7 @@ inline void expect_no_argument(spec_part const& from, std::string_view name, cha
   if (one != nullptr) refuse_spec(one->name_column, one->name.empty() ? one->value : one->name, why);
 }
 
-inline any_budget read_budget(spec_part const& from) {
-  budget_arguments with;
-  set_fields(with, from);
+inline void check_budget_arguments(budget_arguments const& with, spec_part const& from) {
   if (with.by != sharing::ramp) {
     expect_no_argument(from, "beta", "only by=ramp has it");
     expect_no_argument(from, "rule", "only by=ramp has it");
@@ -71,6 +69,14 @@ inline any_budget read_budget(spec_part const& from) {
   if ((budget_argument(from, "tokens") != nullptr) + by_ratio + by_bytes != 1) {
     refuse_spec(from.column, from.name, "it says how much once: budget(1024), budget(ratio=0.5) or budget(bytes=N)");
   }
+}
+
+inline any_budget read_budget(spec_part const& from) {
+  budget_arguments with;
+  set_fields(with, from);
+  check_budget_arguments(with, from);
+  bool const by_ratio = budget_argument(from, "ratio") != nullptr;
+  bool const by_bytes = budget_argument(from, "bytes") != nullptr;
   any_budget made;
   made.of = by_ratio ? any_budget::amount::ratio : by_bytes ? any_budget::amount::bytes : any_budget::amount::tokens;
   made.tokens = with.tokens;

@@ -106,7 +106,7 @@ class registered_parts {
     made.fields = list_fields(defaults);
     each_need<typename Score::needs>::visit([&](auto const* signal) { made.needs.emplace_back(signal->name); });
     made.decides = Score::decides;
-    made.when = phase_of(defaults);
+    made.when = facts_of(defaults).when;
     if constexpr (requires { Score::prompts_only; }) made.prompts_only = Score::prompts_only;
     return made;
   }

@@ -234,7 +234,7 @@ class basic_registry {
     if (picks_alone && with.budget != nullptr && limit.of != any_budget::amount::unlimited) {
       detail::refuse_spec(says.column, says.name, name_of(with.pick) + " keeps however many entries there are");
     }
-    if (score.puts_first() && with.pick.what != any_pick::kind::top) {
+    if (score.facts().first && with.pick.what != any_pick::kind::top) {
       spec_stage const* const first = with.stage("put_first");
       spec_part const& puts = first != nullptr && !first->is_of_system() ? first->from : front;
       detail::refuse_spec(puts.column, puts.name, name_of(with.pick) + " has no places");
@@ -254,7 +254,7 @@ class basic_registry {
     if (limit.by == sharing::ramp && !keeps_all && ends.sinks == 0) limit.shares.window = ends.recent;
     bool const shares = detail::may_share(limit);
     bool const scoped = with.budget != nullptr && said("scope") != nullptr;
-    if (auto const pools = score.shares(); pools && shares && !scoped) limit.shared_by = *pools;
+    if (auto const pools = score.facts().shares; pools && shares && !scoped) limit.shared_by = *pools;
     policy made(score, with.protect, limit, with.pick, with.trigger);
     made.when = with.when.value_or(made.when);
     return made;

@@ -36,42 +36,41 @@ struct seen_by_scorer {
   lanes const& among;
 };
 
+/// What a scorer reads, records and forces, by name.
+struct scorer_text {
+  std::vector<std::string> reads;    ///< signals
+  std::vector<std::string> given;    ///< those of them that no recorder keeps
+  std::vector<std::string> records;  ///< what recorders keep: "recent_queries from queries"
+  std::vector<std::string> forced;
+};
+
+/// A scorer behind an interface: what is the same for all calls is data.
 template <executor Executor>
 struct scorer_interface {
   using seen = seen_by_scorer<Executor>;
   using forced_type = forced_entries<reads_on_host<typename Executor::backend>>;
   using observed_type = any_observed<reads_on_host<typename Executor::backend>>;
   any_recorders<Executor> recorders;
+  scorer_facts facts;
+  any_trigger trigger;         ///< its own one
+  unsigned kinds_of_rows = 0;  ///< bit i is set if it reads rows of kind i: see `visit_kinds_of_rows`
 
-  explicit scorer_interface(any_recorders<Executor> const& all) : recorders(all) {}
+  scorer_interface(any_recorders<Executor> const& all, scorer_facts const& says, any_trigger const& own)
+      : recorders(all), facts(says), trigger(own) {}
   scorer_interface(scorer_interface const&) = delete;
   scorer_interface& operator=(scorer_interface const&) = delete;
   virtual ~scorer_interface() = default;
   [[nodiscard]] virtual void const* type() const = 0;
   [[nodiscard]] virtual bool equals(scorer_interface const& other) const = 0;
   [[nodiscard]] virtual std::string spell() const = 0;
-  [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] virtual std::optional<std::string> field_text(std::string_view) const = 0;
-  [[nodiscard]] virtual std::vector<std::string> reads() const = 0;
-  [[nodiscard]] virtual std::vector<std::string> records() const = 0;
-  [[nodiscard]] virtual std::vector<std::string> forced() const = 0;
-  [[nodiscard]] virtual std::vector<std::string> given_signals() const = 0;
-  virtual void check(char const* call, shape const& model) const = 0;
-  virtual void check(char const* call) const = 0;
-  [[nodiscard]] virtual bool ranks() const = 0;
-  [[nodiscard]] virtual bool reads_any_order() const = 0;
-  [[nodiscard]] virtual bool reduces_ranks() const = 0;
+  [[nodiscard]] virtual scorer_text text() const = 0;
+  virtual void check(char const* call, shape const* model) const = 0;  ///< without the checks of a model, if null
   [[nodiscard]] virtual int spare_rows(lanes const&, shape const&) const = 0;
   [[nodiscard]] virtual std::size_t scratch(shape const&, lanes const&) const = 0;
-  [[nodiscard]] virtual bool reads_rows(int kind) const = 0;
-  [[nodiscard]] virtual any_trigger triggers() const = 0;
   [[nodiscard]] virtual forced_type forces() const = 0;
   [[nodiscard]] virtual forced_type forces(seen const&) const = 0;
-  [[nodiscard]] virtual bool puts_first() const = 0;
-  [[nodiscard]] virtual first_places places() const = 0;
   [[nodiscard]] virtual put_first_rest rest_scores(lanes const&) const = 0;
-  [[nodiscard]] virtual std::optional<budget_scope> shares() const = 0;
-  [[nodiscard]] virtual phase when() const = 0;
   virtual void refuse_given(char const* call, any_signals const&) const = 0;
   virtual void refuse(Executor&, seen const&) const = 0;
   [[nodiscard]] virtual observed_type observed(seen const&) const = 0;
@@ -81,18 +80,20 @@ struct scorer_interface {
 /// The text of a scorer's field, or of the scorer inside a stage.
 template <class Score>
 std::optional<std::string> field_text_of(Score const& score, std::string_view name) {
-  if constexpr (erased<Score>) {
-    return score.field_text(name);
-  } else if constexpr (stage<Score>) {
-    return field_text_of(inner_of(score), name);
-  } else {
-    std::optional<std::string> found;
-    auto const look = [&](auto const& each) {
-      if (each.name == name) found = to_string(score.*each.member);
-    };
-    with_fields<Score>([&](auto const&... each) { (look(each), ...); });
-    return found;
-  }
+  return ask(score, [&]<class S>(S const& one)
+               requires(erased<S> || !stage<S>)
+             {
+               if constexpr (erased<S>) {
+                 return one.field_text(name);
+               } else {
+                 std::optional<std::string> found;
+                 auto const look = [&](auto const& each) {
+                   if (each.name == name) found = to_string(one.*each.member);
+                 };
+                 with_fields<S>([&](auto const&... each) { (look(each), ...); });
+                 return found;
+               }
+             });
 }
 
 /// True for a stage around an erased scorer: that scorer answers.
@@ -109,7 +110,15 @@ struct scorer_model final : scorer_interface<Executor> {
   using recorders_type = decltype(recorders_of(std::declval<Score const&>()));
   using bag_type = bag<any_signals, recorders_type, state<Executor>>;
 
-  explicit scorer_model(Score const& from) : scorer_interface<Executor>(recorders_in(from)), typed(from) {}
+  explicit scorer_model(Score const& from)
+      : scorer_interface<Executor>(recorders_in(from), facts_in(from), trigger_in(from)), typed(from) {
+    auto const look = [&](int kind) { this->kinds_of_rows |= 1u << kind; };
+    if constexpr (around_erased<Score>) {
+      inside().visit_kinds_of_rows(look);
+    } else {
+      visit_kinds_of_rows_of_scorer(typed, look);
+    }
+  }
   Score typed;
 
   static constexpr char tag = 0;
@@ -119,71 +128,34 @@ struct scorer_model final : scorer_interface<Executor> {
     return other.type() == type() && static_cast<scorer_model const&>(other).typed == typed;
   }
   [[nodiscard]] std::string spell() const override { return to_string(typed); }
-  [[nodiscard]] std::string_view name() const override { return name_of_scorer(typed); }
   [[nodiscard]] std::optional<std::string> field_text(std::string_view name) const override {
     return field_text_of(typed, name);
   }
-  [[nodiscard]] std::vector<std::string> reads() const override { return signals_read(typed); }
-  [[nodiscard]] std::vector<std::string> records() const override { return signals_recorded(typed); }
-  [[nodiscard]] std::vector<std::string> forced() const override { return forced_by_scorer(typed); }
-  [[nodiscard]] std::vector<std::string> given_signals() const override {
+  [[nodiscard]] scorer_text text() const override {
+    scorer_text made{signals_read(typed), {}, signals_recorded(typed), forced_by_scorer(typed)};
     if constexpr (around_erased<Score>) {
-      return inner_of(typed).given_signals();
+      made.given = inside().text().given;
     } else {
-      std::vector<std::string> names;
       each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
-        if constexpr (!bag_type::template recorded<Signal>) names.push_back(signal_name(signal));
+        if constexpr (!bag_type::template recorded<Signal>) made.given.push_back(signal_name(signal));
       });
-      return names;
     }
+    return made;
   }
-  void check(char const* call, shape const& model) const override { check_scorer_values(call, typed, model); }
-  void check(char const* call) const override {
-    if constexpr (around_erased<Score>) inner_of(typed).check(call);
+  void check(char const* call, shape const* model) const override {
+    if (model != nullptr) return check_scorer_values(call, typed, *model);
+    if constexpr (around_erased<Score>) inside().check(call);
     check_part(call, typed);
   }
-  [[nodiscard]] bool ranks() const override { return ranks_candidates_of(typed); }
-  [[nodiscard]] bool reads_any_order() const override {
-    if constexpr (requires(bag_type const& in) { typed.entry_scores(in); }) {
-      using scores_type = decltype(typed.entry_scores(std::declval<bag_type const&>()));
-      return !requires { scores_type::ascends_in_position; };
-    } else {
-      return detail::reads_any_order<Score>;
-    }
-  }
-  [[nodiscard]] bool reduces_ranks() const override { return detail::reduces_ranks(typed); }
   [[nodiscard]] int spare_rows(lanes const& batch, shape const& model) const override {
     return detail::spare_rows(typed, batch, model);
   }
   [[nodiscard]] std::size_t scratch(shape const& model, lanes const& batch) const override {
     return scratch_of_scorer<backend>(typed, model, batch);
   }
-  [[nodiscard]] bool reads_rows(int kind) const override {
-    bool found = false;
-    auto const look = [&](int one) { found = found || one == kind; };
-    if constexpr (around_erased<Score>) {
-      inner_of(typed).visit_kinds_of_rows(look);
-    } else {
-      visit_kinds_of_rows_of_scorer(typed, look);
-    }
-    return found;
-  }
-  [[nodiscard]] any_trigger triggers() const override {
-    return with_own_trigger(typed, [](auto const& own) { return any_trigger(own); }, any_trigger{});
-  }
   [[nodiscard]] forced_type forces() const override { return erased_forces(forces_of(typed)); }
   [[nodiscard]] forced_type forces(seen const& in) const override {
     return with_bag(in, [&](bag_type const& all) { return erased_forces(forces_of(typed, all)); });
-  }
-  [[nodiscard]] bool puts_first() const override {
-    bool found = false;
-    with_first_of(typed, [&](auto const&) { found = true; });
-    return found;
-  }
-  [[nodiscard]] first_places places() const override {
-    first_places found{};
-    with_first_of(typed, [&](auto const& first) { found = first.places(); });
-    return found;
   }
   [[nodiscard]] put_first_rest rest_scores(lanes const& among) const override {
     put_first_rest found{};
@@ -193,15 +165,13 @@ struct scorer_model final : scorer_interface<Executor> {
     with_first_of(typed, [&](auto const& first) { found = first.rest_scores(in_lanes{among}); });
     return found;
   }
-  [[nodiscard]] std::optional<budget_scope> shares() const override { return shares_of(typed); }
-  [[nodiscard]] phase when() const override { return phase_of(typed); }
   void refuse_given(char const* call, any_signals const& in) const override {
     if constexpr (around_erased<Score>) {
-      inner_of(typed).refuse_given(call, in);
+      inside().refuse_given(call, in);
     } else {
       each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
         if constexpr (!bag_type::template recorded<Signal>)
-          refuse_missing(call, std::string(name_of_scorer(typed)).c_str(), in, signal);
+          refuse_missing(call, std::string(this->facts.name).c_str(), in, signal);
       });
       detail::refuse_given<backend>(call, typed, in);
     }
@@ -213,7 +183,7 @@ struct scorer_model final : scorer_interface<Executor> {
   [[nodiscard]] observed_type observed(seen const& in) const override {
     return with_bag(in, [&](bag_type const& all) {
       if constexpr (around_erased<Score>) {
-        return inner_of(typed).observed(all);
+        return inside().observed(all);
       } else {
         using list = typename signals_read_by<typename Score::needs, decltype(own_recorders_of(typed))>::type;
         observed_type made{all.lanes};
@@ -232,11 +202,24 @@ struct scorer_model final : scorer_interface<Executor> {
   }
 
  private:
+  /// The erased scorer inside a stage.
+  [[nodiscard]] auto const& inside() const { return inner_of(typed); }
+  static scorer_facts facts_in(Score const& from) {
+    scorer_facts made = facts_of(from);
+    if constexpr (requires(bag_type const& in) { from.entry_scores(in); }) {
+      using scores_type = decltype(from.entry_scores(std::declval<bag_type const&>()));
+      made.any_order = !requires { scores_type::ascends_in_position; };
+    }
+    return made;
+  }
+  static any_trigger trigger_in(Score const& from) {
+    return with_own_trigger(from, [](auto const& own) { return any_trigger(own); }, any_trigger{});
+  }
   static any_recorders<Executor> recorders_in(Score const& from) {
     if constexpr (around_erased<Score>) {
       return std::get<0>(recorders_of(from));
     } else {
-      return any_recorders<Executor>(recorders_of(from), std::string(name_of_scorer(from)));
+      return any_recorders<Executor>(recorders_of(from), std::string(detail::facts_of(from).name));
     }
   }
   template <class Visit>

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
+#include <kvpolicy/protect/forced.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/recorders/record_birth_score.hpp>
 #include <kvpolicy/scorers/concept.hpp>
@@ -52,21 +53,6 @@ struct fast_kvzip {
   int sinks = 4;
   int window = -1;
 
-  /// Protects both ends.
-  struct both_ends {
-    int sinks;
-    int window;
-    [[nodiscard]] KVPOLICY_HD int last(int count) const {
-      if (window >= 0) return window;
-      return count >= 32000 ? 4096 : static_cast<int>(0.02 * count);
-    }
-    KVPOLICY_HD bool operator()(entry at) const { return safe{sinks, last(at.count)}(at); }
-    KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const {
-      return safe{sinks, last(of.count)}.candidates(of);
-    }
-    friend bool operator==(both_ends const&, both_ends const&) = default;
-  };
-
   static constexpr auto name = "fast_kvzip";
   static constexpr auto fields() {
     return make_fields(field{"name", &fast_kvzip::source}, field{"sinks", &fast_kvzip::sinks},
@@ -81,7 +67,7 @@ struct fast_kvzip {
     expects(sinks >= 0, call, "fast_kvzip.sinks", sinks, "a count cannot be negative");
     expects(window >= -1, call, "fast_kvzip.window", window, "a count, or -1 for 2 % of the entries");
   }
-  [[nodiscard]] constexpr both_ends forces() const { return {sinks, window}; }
+  [[nodiscard]] constexpr ends_of_count forces() const { return {sinks, window}; }
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_birth_score{}}; }
   [[nodiscard]] detail::copy_birth_score entry_scores(auto const& in) const {
     return {in.template get<carried_score>().score};

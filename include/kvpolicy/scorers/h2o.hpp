@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
+#include <kvpolicy/protect/forced.hpp>
 #include <kvpolicy/recorders/record_attention_mass.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
@@ -29,22 +30,6 @@ struct h2o {
   using needs = kvpolicy::needs<attention_mass>;
   static constexpr granularity decides = granularity::lane;
 
-  /// Protects the recent window, whose size may follow from the budget.
-  struct recent_window {
-    int heavy;
-    int recent;
-    KVPOLICY_HD std::int64_t window(int budget) const {
-      std::int64_t const hitters = heavy >= 0 ? heavy : budget / 2;
-      return recent >= 0 ? recent : budget - hitters;
-    }
-    KVPOLICY_HD bool operator()(entry at) const { return at.ordinal >= at.count - window(at.budget); }
-    KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const {
-      std::int64_t const end = of.count - window(of.budget);
-      return {0, static_cast<int>(end < 0 ? 0 : end < of.count ? end : of.count)};
-    }
-    friend bool operator==(recent_window const&, recent_window const&) = default;
-  };
-
   /// The score of an entry is the attention mass that it has received so far.
   struct copy_mass {
     by_lane<float const> mass;
@@ -57,7 +42,7 @@ struct h2o {
     expects(recent >= -1, call, "h2o.recent", recent, "a count, or -1 for what the budget leaves");
     expects(group != reduction::last, call, "h2o.group", "last", "query heads have no order");
   }
-  [[nodiscard]] constexpr recent_window forces() const { return {heavy, recent}; }
+  [[nodiscard]] constexpr recent_of_budget forces() const { return {heavy, recent}; }
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_attention_mass{group}}; }
 
   [[nodiscard]] copy_mass entry_scores(auto const& in) const { return {in.template get<attention_mass>().mass}; }

@@ -8,6 +8,7 @@
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/residual.hpp>
 #include <kvpolicy/ops/scratch.hpp>
+#include <kvpolicy/protect/forced.hpp>
 #include <kvpolicy/recorders/record_key_sums.hpp>
 #include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/scorers/concept.hpp>
@@ -58,19 +59,6 @@ struct intent_kv {
   static constexpr phase when = phase::prefill;
   static constexpr bool ranks_candidates = true;
 
-  /// Protects the prefix and the actionable span.
-  struct prefix_and_span {
-    int prefix;
-    int tail;
-    turn_queries turn;
-    KVPOLICY_HD bool operator()(entry at) const {
-      if (at.position < prefix) return true;
-      ordinal_range const rows = turn.span(at.lane, tail);
-      return rows.begin < rows.end && at.position >= turn.position_of(at.lane, rows.begin) &&
-             at.position <= turn.position_of(at.lane, rows.end - 1);
-    }
-  };
-
   void check(char const* call) const {
     expects(std::isfinite(lambda) && lambda >= 0, call, "intent_kv.lambda", lambda, "a memory fades, it does not grow");
     expects(prefix >= 0, call, "intent_kv.prefix", prefix, "a count cannot be negative");
@@ -87,6 +75,7 @@ struct intent_kv {
     ops::refuse_spans(exec, in.lanes, in.template get<turn_queries>(), "decide");
   }
   [[nodiscard]] static constexpr bool reduces_ranks() { return true; }
+  /// The prefix and the actionable span.
   [[nodiscard]] prefix_and_span forces(auto const& in) const { return {prefix, tail, in.template get<turn_queries>()}; }
   [[nodiscard]] constexpr over_budget triggers() const { return {min_growth > 0 ? min_growth - 1 : 0}; }
   [[nodiscard]] auto recorders() const {

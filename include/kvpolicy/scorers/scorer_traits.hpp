@@ -40,25 +40,52 @@ namespace detail {
 /// Which lanes decide together. A stage whose `decides` is a constant decides as the scorer inside.
 template <class Score>
 constexpr granularity decides_of(Score const& score) {
-  constexpr bool is_member = requires { requires std::is_member_object_pointer_v<decltype(&Score::decides)>; };
-  if constexpr (!is_member && stage<Score>) {
-    return decides_of(inner_of(score));
-  } else {
-    return score.decides;
-  }
+  return ask(score, []<class S>(S const& one)
+               requires(!stage<S> || std::is_member_object_pointer_v<decltype(&S::decides)>)
+             { return granularity{one.decides}; });
 }
-/// True if the scorer's scores depend on which entries compete. See `ranks_candidates`.
+
+/// A scorer that may put entries first: `places()` says how many, and `rest_scores(in)` is the function of an entry by
+/// which the others are ranked.
 template <class Score>
-constexpr bool ranks_candidates_of([[maybe_unused]] Score const& score) {
+concept puts_first = requires(Score const& score) {
+  { score.places() } -> std::same_as<first_places>;
+};
+
+/// What a scorer says of itself. A stage changes the facts of the scorer inside. An erased scorer holds them as data.
+struct scorer_facts {
+  std::string_view name = "the scorer";  ///< for errors
+  bool ranks = false;                    ///< its scores depend on which entries compete: see `ranks_candidates`
+  bool any_order = false;                ///< the order of a lane's entries does not change their scores
+  bool safe_across_ranks = false;        ///< it may decide with tensor parallelism, where each rank has other heads
+  std::optional<budget_scope> shares{};  ///< which lanes share the budget of a spec that does not say it
+  phase when = phase::step;              ///< when it decides
+  std::optional<first_places> first{};   ///< how many entries it puts first, if it does: see `puts_first`
+};
+
+template <class Score>
+constexpr scorer_facts facts_of(Score const& score) {
   if constexpr (erased<Score>) {
-    return score.ranks();
-  } else if constexpr (stage<Score>) {
-    return ranks_candidates_of(inner_of(score));
+    return score.facts();
   } else {
-    return ranks_candidates<Score>;
+    scorer_facts made;
+    if constexpr (stage<Score>) {
+      made = facts_of(inner_of(score));
+    } else {
+      if constexpr (requires { std::string(Score::name); }) made.name = Score::name;
+      made.ranks = ranks_candidates<Score>;
+      made.safe_across_ranks = score.decides == granularity::lane;  // lanes that decide together must reduce
+    }
+    made.any_order = reads_any_order<Score>;
+    if constexpr (requires { score.reduces_ranks(); }) made.safe_across_ranks = score.reduces_ranks();
+    if constexpr (requires { typename std::integral_constant<budget_scope, Score::pools>; }) made.shares = Score::pools;
+    if constexpr (requires { typename std::integral_constant<phase, Score::when>; }) made.when = Score::when;
+    if constexpr (puts_first<Score>) made.first = score.places();
+    return made;
   }
 }
-/// False if no scorer of this type can.
+
+/// False if no scorer of this type ranks candidates.
 template <class Score>
 inline constexpr bool may_rank_candidates = [] {
   if constexpr (erased<Score>) {
@@ -70,54 +97,14 @@ inline constexpr bool may_rank_candidates = [] {
   }
 }();
 
-/// True if the order of a lane's entries does not change their scores. See `any_order`.
-template <class Score>
-constexpr bool reads_any_order_of([[maybe_unused]] Score const& score) {
-  if constexpr (erased<Score>) {
-    return score.reads_any_order();
-  } else {
-    return reads_any_order<Score>;
-  }
-}
-
-/// A scorer's name, for errors; that of the scorer inside a stage.
-template <class Score>
-std::string_view name_of_scorer(Score const& score) {
-  if constexpr (erased<Score>) {
-    return score.name_inside();
-  } else if constexpr (stage<Score>) {
-    return name_of_scorer(inner_of(score));
-  } else if constexpr (requires { std::string(Score::name); }) {
-    return Score::name;
-  } else {
-    return "the scorer";
-  }
-}
-
 /// The number of rows of floats that a scorer needs besides its scores: the result of its `spare_rows(lanes, shape)`,
 /// or 0 if it has no such member.
 template <class Score>
-int spare_rows(Score const& score, lanes const& batch, shape const& model) {
-  if constexpr (requires { score.spare_rows(batch, model); }) {
-    return score.spare_rows(batch, model);
-  } else if constexpr (stage<Score>) {
-    return spare_rows(inner_of(score), batch, model);
-  } else {
-    return 0;
-  }
-}
-
-/// True if it is safe to use a scorer with tensor parallelism, where each rank has other heads. A scorer whose lanes
-/// decide alone is safe; one whose lanes decide together must reduce its scores over the ranks.
-template <class Score>
-bool reduces_ranks(Score const& score) {
-  if constexpr (requires { score.reduces_ranks(); }) {
-    return score.reduces_ranks();
-  } else if constexpr (stage<Score>) {
-    return reduces_ranks(inner_of(score));
-  } else {
-    return score.decides == granularity::lane;
-  }
+constexpr int spare_rows(Score const& score, lanes const& batch, shape const& model) {
+  auto const question = [&]<class S>(S const& one)
+    requires requires { one.spare_rows(batch, model); }
+  { return one.spare_rows(batch, model); };
+  return ask(score, question, 0);
 }
 
 /// The bytes of scratch that the verbs of a scorer need.
@@ -146,59 +133,22 @@ void refuse_given([[maybe_unused]] char const* call, [[maybe_unused]] Score cons
 
 /// Refuses signals whose error only shows in their data, before anything is written: the hook `refuse`.
 template <class Score, class Executor, class Bag>
-void refuse_data([[maybe_unused]] Score const& score, [[maybe_unused]] Executor& exec, [[maybe_unused]] Bag const& in) {
-  if constexpr (requires { score.refuse(exec, in); }) {
-    score.refuse(exec, in);
-  } else if constexpr (stage<Score>) {
-    refuse_data(inner_of(score), exec, in);
-  }
+void refuse_data(Score const& score, Executor& exec, Bag const& in) {
+  ask(
+      score, [&]<class S>(S const& one)
+        requires requires { one.refuse(exec, in); }
+      { one.refuse(exec, in); });
 }
-
-/// A scorer that may put entries first: `places()` says how many, and `rest_scores(in)` is the function of an entry by
-/// which the others are ranked.
-template <class Score>
-concept puts_first = requires(Score const& score) {
-  { score.places() } -> std::same_as<first_places>;
-};
 
 /// Calls visit(scorer) with the scorer that puts entries first: this one, or the one inside a stage.
 template <class Score, class Visit>
 void with_first_of(Score const& score, Visit const& visit) {
-  if constexpr (erased<Score>) {
-    if (score.puts_first()) visit(score);
-  } else if constexpr (puts_first<Score>) {
-    visit(score);
-  } else if constexpr (stage<Score>) {
-    with_first_of(inner_of(score), visit);
-  }
-}
-
-/// Which lanes share the budget of a spec that does not say it, if the scorer has an opinion. See `pools`.
-template <class Score>
-constexpr std::optional<budget_scope> shares_of([[maybe_unused]] Score const& score) {
-  if constexpr (erased<Score>) {
-    return score.shares();
-  } else if constexpr (requires { typename std::integral_constant<budget_scope, Score::pools>; }) {
-    return Score::pools;
-  } else if constexpr (stage<Score>) {
-    return shares_of(inner_of(score));
-  } else {
-    return std::nullopt;
-  }
-}
-
-/// When a scorer decides.
-template <class Score>
-constexpr phase phase_of([[maybe_unused]] Score const& score) {
-  if constexpr (erased<Score>) {
-    return score.when();
-  } else if constexpr (requires { typename std::integral_constant<phase, Score::when>; }) {
-    return Score::when;
-  } else if constexpr (stage<Score>) {
-    return phase_of(inner_of(score));
-  } else {
-    return phase::step;
-  }
+  ask(score, [&]<puts_first S>(S const& one) {
+    if constexpr (erased<S>) {
+      if (!one.facts().first) return;
+    }
+    visit(one);
+  });
 }
 
 /// The signals by which the scorer's decisions find unobserved lanes.

@@ -5,7 +5,7 @@
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/fold.hpp>
 #include <kvpolicy/scorers/concept.hpp>
-#include <kvpolicy/scorers/facts.hpp>
+#include <kvpolicy/scorers/scorer_traits.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -40,7 +40,7 @@ struct reduce_lanes {
   }
   void check(char const* call) const {
     expects(how != reduction::last, call, "reduce_lanes.how", "last", "lanes have no order");
-    bool const ranks = detail::ranks_candidates_of(score_of);
+    bool const ranks = detail::facts_of(score_of).ranks;
     expects(decides == score_of.decides || !ranks, call, "reduce_lanes.decides", to_string(decides), [&] {
       return to_string(score_of) + " ranks the candidates of a " + to_string(granularity{score_of.decides});
     });
@@ -53,7 +53,7 @@ struct reduce_lanes {
   /// A sum of lanes is also summed over tensor-parallel ranks. Means and maxima are not reduced over ranks.
   [[nodiscard]] constexpr bool reduces_ranks() const {
     if (decides != score_of.decides) return how == reduction::sum && score_of.decides == granularity::lane;
-    return detail::reduces_ranks(score_of);
+    return detail::facts_of(score_of).safe_across_ranks;
   }
   /// If there is something to reduce, it needs the rows of one layer, otherwise those that `score_of` asks for.
   [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {

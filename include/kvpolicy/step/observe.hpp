@@ -47,6 +47,20 @@ void check_part_to_observe(char const* name, Executor const& exec, std::tuple<Re
   refuse_counts<backend>("observe", in.lanes);
 }
 
+/// The signals of the pages' entries, as lanes behind those of the window.
+template <class Given>
+Given behind_window(lanes const& window, Given of_pages) {
+  of_pages.lanes = behind(window, of_pages.lanes);
+  return of_pages;
+}
+
+inline void check_one_batch(lanes const& window, lanes const& pages) {
+  bool const same = window.layer_begin == pages.layer_begin && window.layer_end == pages.layer_end &&
+                    window.sequences == pages.sequences && window.slots == pages.slots;
+  expects(same, "observe", "of_pages.lanes", "other layers or sequences than those of the window",
+          "both parts observe one forward");
+}
+
 }  // namespace detail
 
 /// The same for an eviction that records what forwards show: the attention that entries receive, the last query rows.
@@ -73,16 +87,11 @@ void observe(Executor& exec, cache_policy<Admit, Select, Evict> const& policy, s
       begin + std::tuple_size_v<decltype(detail::recorders_in_window(detail::recorders_of_part(policy.evict)))>;
   auto const of_window = detail::recorders_of_window(policy);
   auto const recorders = detail::recorders_of_pages(policy);
-  signals<OfPages...> behind_window = of_pages;
-  behind_window.lanes = detail::behind(in.lanes, of_pages.lanes);
+  signals<OfPages...> const behind_window = detail::behind_window(in.lanes, of_pages);
   detail::check_policy("observe", detail::admitting(policy), state.window.model());
   detail::check_part_to_observe("signals.lanes", exec, of_window, in, state.window);
   detail::check_part_to_observe("of_pages.lanes", exec, recorders, behind_window, state.global);
-  bool const one_batch = in.lanes.layer_begin == of_pages.lanes.layer_begin &&
-                         in.lanes.layer_end == of_pages.lanes.layer_end &&
-                         in.lanes.sequences == of_pages.lanes.sequences && in.lanes.slots == of_pages.lanes.slots;
-  expects(one_batch, "observe", "of_pages.lanes", "other layers or sequences than those of the window",
-          "both parts observe one forward");
+  detail::check_one_batch(in.lanes, of_pages.lanes);
   detail::refuse_recorded_rows<backend>(of_window, "observe", in);
   detail::refuse_smaller<backend>("observe", behind_window);
   detail::for_each_of_part<begin, end>(
@@ -92,10 +101,8 @@ void observe(Executor& exec, cache_policy<Admit, Select, Evict> const& policy, s
       recorders, of_pages.lanes, state.global, [&](auto const& keeps, recorded_columns const&) {
         detail::refuse_pages<backend>("observe", keeps, behind_window);
       });
-  if constexpr (detail::reads_on_host<backend>) {
-    detail::refuse_seen_rows("observe", in, state.window);
-    detail::refuse_seen_rows("observe", behind_window, state.global);
-  }
+  if constexpr (detail::reads_on_host<backend>) detail::refuse_seen_rows("observe", in, state.window);
+  if constexpr (detail::reads_on_host<backend>) detail::refuse_seen_rows("observe", behind_window, state.global);
   detail::counting_signals<signals<Given...>> const now("observe", exec, in, state.window.counted());
   detail::counting_signals<signals<OfPages...>> const then("observe", exec, behind_window, state.global.counted());
   detail::record(exec, of_window, now.get(), state.window);

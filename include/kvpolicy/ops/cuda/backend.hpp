@@ -162,50 +162,25 @@ enum class fault : int {
   fault_count
 };
 
+template <class... Kinds>
+[[nodiscard]] KVPOLICY_HD constexpr bool is_one_of(fault kind, Kinds... kinds) {
+  return ((kind == kinds) || ...);
+}
+
 /// The group of a kind. Kinds of one group can be found by the same launch; of these the lowest kind is reported, with
 /// the lowest index. Between groups, the fault that was found first is reported.
 [[nodiscard]] KVPOLICY_HD constexpr int group_of(fault kind) {
-  switch (kind) {
-    case fault::append_bound:
-    case fault::append_position:
-    case fault::append_drafts:
-    case fault::append_count:
-      return 1;
-    case fault::list_slot:
-    case fault::list_dead_slot:
-    case fault::list_prefix:
-    case fault::list_map:
-    case fault::list_shared:
-      return 2;
-    case fault::window_drafts:
-    case fault::window_tokens:
-      return 3;
-    case fault::pages_supply:
-    case fault::pages_sentinel:
-    case fault::pages_bound:
-    case fault::pages_position:
-      return 4;
-    case fault::step_drafts:
-    case fault::step_position:
-      return 5;
-    case fault::stale_plan:
-    case fault::used_plan:
-    case fault::apply_count:
-    case fault::table_unit:
-      return 6;
-    case fault::unequal_counts:
-    case fault::decide_count:
-    case fault::unequal_positions:
-      return 7;
-    case fault::truncate_count:
-    case fault::truncate_order:
-      return 8;
-    case fault::select_count:
-    case fault::select_position:
-      return 9;
-    default:
-      return 16 + static_cast<int>(kind);
-  }
+  if (is_one_of(kind, fault::append_bound, fault::append_position, fault::append_drafts, fault::append_count)) return 1;
+  if (is_one_of(kind, fault::list_slot, fault::list_dead_slot, fault::list_prefix, fault::list_map, fault::list_shared))
+    return 2;
+  if (is_one_of(kind, fault::window_drafts, fault::window_tokens)) return 3;
+  if (is_one_of(kind, fault::pages_supply, fault::pages_sentinel, fault::pages_bound, fault::pages_position)) return 4;
+  if (is_one_of(kind, fault::step_drafts, fault::step_position)) return 5;
+  if (is_one_of(kind, fault::stale_plan, fault::used_plan, fault::apply_count, fault::table_unit)) return 6;
+  if (is_one_of(kind, fault::unequal_counts, fault::decide_count, fault::unequal_positions)) return 7;
+  if (is_one_of(kind, fault::truncate_count, fault::truncate_order)) return 8;
+  if (is_one_of(kind, fault::select_count, fault::select_position)) return 9;
+  return 16 + static_cast<int>(kind);
 }
 
 /// The recorded fault, packed into one number so that atomic_min keeps the lowest: 8 bits of kind, 24 of index, 32 of

@@ -47,83 +47,56 @@ struct fault_text {
 
 inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, and its drafts are among them";
 
-[[nodiscard]] inline fault_text text_of(fault kind) {
-  switch (kind) {
-    case fault::append_bound:
-      return {"append", "tokens", "a lane holds at most `bound` entries"};
-    case fault::append_position:
-      return {"append", "position", "positions ascend"};
-    case fault::append_drafts:
-      return {"append", "in_flight", "drafts are committed or truncated first"};
-    case fault::commit_drafts:
-      return {"commit", "tokens", "fewer drafts are in flight"};
-    case fault::stale_plan:
-      return {"apply", "plan", "the cache holds other counts now: decide again"};
-    case fault::used_plan:
-      return {"apply", "plan",
-              "the entries have changed since the decision, or it was made with another state: decide again"};
-    case fault::ragged_lanes:
-      return {"apply", "plan.keep",
-              "the next token has one position in all lanes, and another lane keeps another number"};
-    case fault::unequal_counts:
-      return {"decide", "count", "lanes that decide together hold equally many entries"};
-    case fault::append_column:
-      return {"observe", "entries", "a lane holds fewer entries, or the count is negative"};
-    case fault::span:
-      return {"observe", "span", "it is not within the rows of its sequence"};
-    case fault::decide_span:
-      return {"decide", "span", "it is not within the rows of its sequence"};
-    case fault::list_slot:
-      return {"apply", "list", "a slot is out of the pool"};
-    case fault::list_dead_slot:
-      return {"apply", "list", "a live entry or a protected position is at the dead slot"};
-    case fault::list_prefix:
-      return {"apply", "plan.keep", "it drops a position of the protected prefix"};
-    case fault::list_map:
-      return {"apply", "map", "list and map differ at a live entry"};
-    case fault::list_shared:
-      return {"apply", "list", "two entries name one slot that is not shared"};
-    case fault::relist_slot:
-      return {"relist", "map", "a live entry's position is at the dead slot or out of the pool"};
-    case fault::window_drafts:
-      return {"promote", "in_flight", "drafts are committed or truncated first"};
-    case fault::window_tokens:
-      return {"promote", "tokens", "the window has fewer rows"};
-    case fault::window_position:
-      return {"ingest", "position", "positions ascend"};
-    case fault::pages_supply:
-      return {"promote", "pages", "the pool has only as many free pages as the number in parentheses"};
-    case fault::pages_sentinel:
-      return {"promote", "pages.free", "it is the sentinel, or no page of the pool"};
-    case fault::pages_bound:
-      return {"promote", "global.lanes.count", "a lane holds at most `bound` entries"};
-    case fault::pages_position:
-      return {"promote", "position", "positions ascend"};
-    case fault::step_drafts:
-      return {"step", "tokens", "the ring has fewer rows for drafts"};
-    case fault::step_position:
-      return {"step", "position", "positions ascend"};
-    case fault::append_count:
-      return {"append", "lanes.count", counts_rule};
-    case fault::truncate_count:
-      return {"truncate", "lanes.count", counts_rule};
-    case fault::apply_count:
-      return {"apply", "lanes.count", counts_rule};
-    case fault::decide_count:
-      return {"decide", "lanes.count", counts_rule};
-    case fault::unequal_positions:
-      return {"decide", "lanes.position", "lanes that decide together hold the same tokens"};
-    case fault::truncate_order:
-      return {"truncate", "position", "an eviction has put a later token among older ones: restore_order sorts them"};
-    case fault::select_count:
-      return {"select", "lanes.count", "layers that read the same pages hold equally many entries"};
-    case fault::select_position:
-      return {"select", "lanes.position", "layers that read the same pages hold the same tokens"};
-    case fault::table_unit:
-      return {"apply", "cache.where.table", "the pool has no such unit"};
-    default:
-      return {"check", "fault", "the device's memory was overwritten"};
+struct told_fault {
+  fault kind;
+  fault_text text;
+};
+inline constexpr told_fault told_faults[] = {
+    {fault::append_bound, {"append", "tokens", "a lane holds at most `bound` entries"}},
+    {fault::append_position, {"append", "position", "positions ascend"}},
+    {fault::append_drafts, {"append", "in_flight", "drafts are committed or truncated first"}},
+    {fault::commit_drafts, {"commit", "tokens", "fewer drafts are in flight"}},
+    {fault::stale_plan, {"apply", "plan", "the cache holds other counts now: decide again"}},
+    {fault::used_plan,
+     {"apply", "plan", "the entries have changed since the decision, or it was made with another state: decide again"}},
+    {fault::ragged_lanes,
+     {"apply", "plan.keep", "the next token has one position in all lanes, and another lane keeps another number"}},
+    {fault::unequal_counts, {"decide", "count", "lanes that decide together hold equally many entries"}},
+    {fault::append_column, {"observe", "entries", "a lane holds fewer entries, or the count is negative"}},
+    {fault::span, {"observe", "span", "it is not within the rows of its sequence"}},
+    {fault::decide_span, {"decide", "span", "it is not within the rows of its sequence"}},
+    {fault::list_slot, {"apply", "list", "a slot is out of the pool"}},
+    {fault::list_dead_slot, {"apply", "list", "a live entry or a protected position is at the dead slot"}},
+    {fault::list_prefix, {"apply", "plan.keep", "it drops a position of the protected prefix"}},
+    {fault::list_map, {"apply", "map", "list and map differ at a live entry"}},
+    {fault::list_shared, {"apply", "list", "two entries name one slot that is not shared"}},
+    {fault::relist_slot, {"relist", "map", "a live entry's position is at the dead slot or out of the pool"}},
+    {fault::window_drafts, {"promote", "in_flight", "drafts are committed or truncated first"}},
+    {fault::window_tokens, {"promote", "tokens", "the window has fewer rows"}},
+    {fault::window_position, {"ingest", "position", "positions ascend"}},
+    {fault::pages_supply, {"promote", "pages", "the pool has only as many free pages as the number in parentheses"}},
+    {fault::pages_sentinel, {"promote", "pages.free", "it is the sentinel, or no page of the pool"}},
+    {fault::pages_bound, {"promote", "global.lanes.count", "a lane holds at most `bound` entries"}},
+    {fault::pages_position, {"promote", "position", "positions ascend"}},
+    {fault::step_drafts, {"step", "tokens", "the ring has fewer rows for drafts"}},
+    {fault::step_position, {"step", "position", "positions ascend"}},
+    {fault::append_count, {"append", "lanes.count", counts_rule}},
+    {fault::truncate_count, {"truncate", "lanes.count", counts_rule}},
+    {fault::apply_count, {"apply", "lanes.count", counts_rule}},
+    {fault::decide_count, {"decide", "lanes.count", counts_rule}},
+    {fault::unequal_positions, {"decide", "lanes.position", "lanes that decide together hold the same tokens"}},
+    {fault::truncate_order,
+     {"truncate", "position", "an eviction has put a later token among older ones: restore_order sorts them"}},
+    {fault::select_count, {"select", "lanes.count", "layers that read the same pages hold equally many entries"}},
+    {fault::select_position, {"select", "lanes.position", "layers that read the same pages hold the same tokens"}},
+    {fault::table_unit, {"apply", "cache.where.table", "the pool has no such unit"}},
+};
+
+[[nodiscard]] constexpr fault_text text_of(fault kind) {
+  for (told_fault const& each : told_faults) {
+    if (each.kind == kind) return each.text;
   }
+  return {"check", "fault", "the device's memory was overwritten"};
 }
 
 /// Throws the error that a recorded fault describes, if there is one.

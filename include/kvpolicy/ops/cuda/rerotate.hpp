@@ -70,6 +70,12 @@ struct pair_turn {
     sine = static_cast<float>(coarse_sine * fine[0] + coarse_cosine * fine[1]);
     step = wanted;
   }
+
+  KVPOLICY_HD void turn(float& x, float& y) const {
+    float const turned_x = rounded_product(x, cosine) - rounded_product(y, sine);
+    y = rounded_product(y, cosine) + rounded_product(x, sine);
+    x = turned_x;
+  }
 };
 
 /// Rotates the keys of a piece of a lane's entries, one block for each piece. A thread rotates one pair of channels of
@@ -113,8 +119,7 @@ struct turn_kernel {
   /// once.
   KVPOLICY_HD void turn_few(lane one, pair_turn& now, int first, int last) const {
     bool const halves = style == rope_style::neox;
-    int const x_channel = halves ? now.pair : 2 * now.pair;
-    int const y_channel = halves ? now.pair + tables.pairs : 2 * now.pair + 1;
+    int const x_channel = halves ? now.pair : 2 * now.pair, y_channel = x_channel + (halves ? tables.pairs : 1);
     std::int64_t const x_at = x_channel * keys.dim, y_at = y_channel * keys.dim;
     int const* const position = lanes.position.row(one);
     int const* const written = copies.written.data != nullptr ? copies.written.row(one) : nullptr;
@@ -146,9 +151,7 @@ struct turn_kernel {
       if (row[i] == nullptr) continue;
       if (step[i] != 0) {  // 0: a key is where it was when it was copied
         now.turn_by(tables, step[i]);
-        float const turned_x = rounded_product(x[i], now.cosine) - rounded_product(y[i], now.sine);
-        y[i] = rounded_product(y[i], now.cosine) + rounded_product(x[i], now.sine);
-        x[i] = turned_x;
+        now.turn(x[i], y[i]);
       }
       put_element(keys.element, x[i], row[i] + x_at);
       put_element(keys.element, y[i], row[i] + y_at);

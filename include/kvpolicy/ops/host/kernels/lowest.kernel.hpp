@@ -54,6 +54,18 @@ template <int Vectors, class Scores>
   }
 }
 
+/// The same of fewer entries than a vector has.
+template <class Scores>
+[[gnu::always_inline]] inline lowest_score lowest_of_few(Scores const& scores, int count) {
+  lowest_score found{__builtin_inff(), -1, false, false};
+  for (int e = 0; e < count; ++e) {
+    float const score = scores.at(e);
+    found.nan = found.nan || score != score;
+    if (score <= found.score) found = {score, e, score == found.score && found.entry >= 0, found.nan};
+  }
+  return found;
+}
+
 /// Goes through blocks of entries and keeps the lowest score of each column, and the first and the last block that has
 /// it. The last entry with the lowest score is then in one of few places. Blocks begin at cache lines, because a vector
 /// that lies in two of them is read twice; vectors before the first block and behind the last one are blocks, too, and
@@ -62,16 +74,7 @@ template <class Scores>
 [[gnu::always_inline]] inline lowest_score lowest_in(Scores const& scores, int count) {
   constexpr int vectors = 16, block = vectors * width;
   constexpr int ahead = 1024;  // entries: behind a short row the row of the next lane begins
-  lowest_score found{__builtin_inff(), -1, false, false};
-  if (count < width) {
-    for (int e = 0; e < count; ++e) {
-      float const score = scores.at(e);
-      found.nan = found.nan || score != score;
-      if (!(score <= found.score)) continue;
-      found = {score, e, score == found.score && found.entry >= 0, found.nan};
-    }
-    return found;
-  }
+  if (count < width) return lowest_of_few(scores, count);
   floats low = same_floats(__builtin_inff());
   ints first = same_as(ints{}, 0), last = first;
   mask nan = unordered(low, low);
@@ -95,7 +98,7 @@ template <class Scores>
   store(last, end);
   float const least = least_of(low);
   unsigned columns = bits_of(low == same_floats(least));
-  found = {least, -1, (columns & (columns - 1)) != 0, any(nan)};
+  lowest_score found{least, -1, (columns & (columns - 1)) != 0, any(nan)};
   for (; columns != 0; columns &= columns - 1) {
     int const column = __builtin_ctz(columns);
     int entries = 0, entry = -1;
