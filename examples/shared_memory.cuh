@@ -5,7 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <kvpolicy/ops/cuda/executor.cuh>
+#include <kvpolicy/ops/cuda/run/executor.cuh>
 #include <new>
 
 namespace examples {

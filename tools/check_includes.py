@@ -223,7 +223,7 @@ def check_backends(root):
     has = {}
     for room, backend in (("host", "host"), ("cuda", "Backend")):
         folder = root / LIBRARY / "ops" / room
-        texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.hpp")) if path.name not in COMPILED}
+        texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.hpp")) if path.name not in COMPILED}
         has[room] = {verb: path for path, text in texts.items() for verb in re.findall(rf"struct implementation<ops::(\w+), {backend}>", text)}
         for path, text in texts.items() if room == "cuda" else ():
             for number, line in enumerate(text.split("\n"), 1):
@@ -281,7 +281,7 @@ def count_arguments(text):
 
 
 def reached(root, header):
-    """The header and those of its own folder that it includes, directly or by others of the folder."""
+    """The header and those of its own folder and the folders in it that it includes, directly or by others of them."""
     found, waiting = set(), [header]
     while waiting:
         path = waiting.pop()
@@ -289,7 +289,7 @@ def reached(root, header):
             continue
         found.add(path)
         targets = (target_of(root, path, quote, name) for _, quote, name in includes_of(path))
-        waiting += [root / LIBRARY / target for target in targets if target and target.parent == header.relative_to(root / LIBRARY).parent]
+        waiting += [root / LIBRARY / target for target in targets if target and header.relative_to(root / LIBRARY).parent in target.parents]
     return sorted(found)
 
 

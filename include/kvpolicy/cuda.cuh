@@ -3,6 +3,6 @@
 
 // IWYU pragma: begin_exports
 #include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/executor.cuh>
+#include <kvpolicy/ops/cuda/run/executor.cuh>
 #include <kvpolicy/ops/cuda/verbs.hpp>
 // IWYU pragma: end_exports

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/window_rows.hpp>
+#include <kvpolicy/ops/cuda/admission/window_rows.hpp>
 #include <tuple>
 #include <vector>
 

@@ -4,14 +4,14 @@
 
 #include <algorithm>
 #include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/admission/release_pages.hpp>
+#include <kvpolicy/ops/cuda/admission/window_counts.hpp>
+#include <kvpolicy/ops/cuda/admission/window_rows.hpp>
 #include <kvpolicy/ops/cuda/append_column.hpp>
 #include <kvpolicy/ops/cuda/append_rows.hpp>
 #include <kvpolicy/ops/cuda/entries.hpp>
 #include <kvpolicy/ops/cuda/map.hpp>
-#include <kvpolicy/ops/cuda/release_pages.hpp>
 #include <kvpolicy/ops/cuda/select_if.hpp>
-#include <kvpolicy/ops/cuda/window_counts.hpp>
-#include <kvpolicy/ops/cuda/window_rows.hpp>
 #include <memory>
 #include <string>
 #include <vector>

@@ -5,7 +5,7 @@
 
 #include <kvpolicy/kvpolicy.hpp>
 #include <kvpolicy/ops/cuda/lists.hpp>
-#include <kvpolicy/ops/cuda/masks.hpp>
+#include <kvpolicy/ops/cuda/lists/masks.hpp>
 #include <type_traits>
 
 #include "device/listed_batch.hpp"

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/block.hpp>
+#include <kvpolicy/ops/cuda/run/block.hpp>
 #include <memory>
 #include <span>
 #include <vector>

@@ -3,7 +3,7 @@
 #include <rapidcheck.h>
 
 #include <cstdint>
-#include <kvpolicy/ops/cuda/select_marks.hpp>
+#include <kvpolicy/ops/cuda/select/marks.hpp>
 #include <vector>
 
 #include "support/device.hpp"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/drop_listed.hpp>
+#include <kvpolicy/ops/cuda/lists/drop_listed.hpp>
 #include <kvpolicy/ops/cuda/units.hpp>
 #include <vector>
 

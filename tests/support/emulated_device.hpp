@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <kvpolicy/ops/cuda/block.hpp>
-#include <kvpolicy/ops/cuda/faults.hpp>
+#include <kvpolicy/ops/cuda/run/block.hpp>
+#include <kvpolicy/ops/cuda/run/faults.hpp>
 #include <memory>
 #include <numeric>
 #include <type_traits>

@@ -1,7 +1,7 @@
 // The launch numbers and threads that tests choose for a device.
 #pragma once
 
-#include <kvpolicy/ops/cuda/backend.hpp>
+#include <kvpolicy/ops/cuda/run/backend.hpp>
 
 namespace kvpolicy_test {
 

@@ -66,7 +66,8 @@ class basic_any_policy
  private:
   /// Of a scorer whose budgets are shared unless a spec says otherwise, a budget says that it is not.
   static any_budget said_by(basic_any_scorer<Executor> const& scorer, any_budget limit) {
-    limit.says_lane = scorer.facts().shares.has_value() && detail::may_share(limit) && limit.shared_by == budget_scope::lane;
+    limit.says_lane =
+        scorer.facts().shares.has_value() && detail::may_share(limit) && limit.shared_by == budget_scope::lane;
     return limit;
   }
 };

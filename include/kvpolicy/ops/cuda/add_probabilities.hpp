@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/ops/add_probabilities.hpp>
-#include <kvpolicy/ops/cuda/page_launches.hpp>
+#include <kvpolicy/ops/cuda/run/page_launches.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {

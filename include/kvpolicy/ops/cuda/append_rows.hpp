@@ -2,12 +2,12 @@
 // gets, and its last block assigns pages. Then one launch for each source writes page tables, counts and rows.
 #pragma once
 
-#include <kvpolicy/ops/cuda/exit_decisions.hpp>
-#include <kvpolicy/ops/cuda/promotion_counts.hpp>
-#include <kvpolicy/ops/cuda/promotion_rows.hpp>
-#include <kvpolicy/ops/cuda/release_pages.hpp>  // IWYU pragma: export
-#include <kvpolicy/ops/cuda/window_counts.hpp>  // IWYU pragma: export
-#include <kvpolicy/ops/cuda/window_rows.hpp>    // IWYU pragma: export
+#include <kvpolicy/ops/cuda/admission/exit_decisions.hpp>
+#include <kvpolicy/ops/cuda/admission/promotion_counts.hpp>
+#include <kvpolicy/ops/cuda/admission/promotion_rows.hpp>
+#include <kvpolicy/ops/cuda/admission/release_pages.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/admission/window_counts.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/admission/window_rows.hpp>    // IWYU pragma: export
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {

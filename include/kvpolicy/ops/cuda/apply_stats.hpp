@@ -2,8 +2,8 @@
 #pragma once
 
 #include <kvpolicy/ops/argmin.hpp>
-#include <kvpolicy/ops/cuda/lists_rows.hpp>
-#include <kvpolicy/ops/cuda/unit_users.hpp>
+#include <kvpolicy/ops/cuda/lists/rows.hpp>
+#include <kvpolicy/ops/cuda/lists/unit_users.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <kvpolicy/ops/lists.hpp>
 

@@ -3,13 +3,13 @@
 
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/argmin.hpp>
-#include <kvpolicy/ops/cuda/apply_stats.hpp>  // IWYU pragma: export
-#include <kvpolicy/ops/cuda/competing_entries.hpp>
-#include <kvpolicy/ops/cuda/drop_listed.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/apply_stats.hpp>           // IWYU pragma: export
+#include <kvpolicy/ops/cuda/lists/drop_listed.hpp>     // IWYU pragma: export
+#include <kvpolicy/ops/cuda/lists/replace_listed.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/lists/sort_entries.hpp>    // IWYU pragma: export
 #include <kvpolicy/ops/cuda/map.hpp>
-#include <kvpolicy/ops/cuda/replace_listed.hpp>  // IWYU pragma: export
-#include <kvpolicy/ops/cuda/select_emit.hpp>
-#include <kvpolicy/ops/cuda/sort_entries.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/select/competing_entries.hpp>
+#include <kvpolicy/ops/cuda/select/emit.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/ops/cuda/attention_fma.hpp>
-#include <kvpolicy/ops/cuda/attention_mma.hpp>
-#include <kvpolicy/ops/cuda/mass_fragments.hpp>
-#include <kvpolicy/ops/cuda/mass_rows.hpp>
+#include <kvpolicy/ops/cuda/attention/fma.hpp>
+#include <kvpolicy/ops/cuda/attention/mass_fragments.hpp>
+#include <kvpolicy/ops/cuda/attention/mass_rows.hpp>
+#include <kvpolicy/ops/cuda/attention/mma.hpp>
 #include <limits>
 #include <string>
 

@@ -3,7 +3,7 @@
 
 #include <kvpolicy/ops/compact_rows.hpp>
 #include <kvpolicy/ops/cuda/entries.hpp>
-#include <kvpolicy/ops/cuda/move_rows.hpp>
+#include <kvpolicy/ops/cuda/moves/move_rows.hpp>
 #include <optional>
 
 namespace KVPOLICY_NAMESPACE {

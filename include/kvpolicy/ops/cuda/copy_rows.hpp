@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/ops/copy_rows.hpp>
-#include <kvpolicy/ops/cuda/promotion_rows.hpp>
+#include <kvpolicy/ops/cuda/admission/promotion_rows.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {

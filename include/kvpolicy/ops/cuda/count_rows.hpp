@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/ops/count_rows.hpp>
-#include <kvpolicy/ops/cuda/page_launches.hpp>
+#include <kvpolicy/ops/cuda/run/page_launches.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {

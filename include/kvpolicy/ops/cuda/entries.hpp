@@ -4,10 +4,10 @@
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/cuda/apply_stats.hpp>  // IWYU pragma: export
-#include <kvpolicy/ops/cuda/columns.hpp>
-#include <kvpolicy/ops/cuda/lists_rows.hpp>
-#include <kvpolicy/ops/cuda/move_lists.hpp>
-#include <kvpolicy/ops/cuda/stale_plans.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/lists/rows.hpp>
+#include <kvpolicy/ops/cuda/lists/stale_plans.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/moves/columns.hpp>
+#include <kvpolicy/ops/cuda/moves/move_lists.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <span>
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstddef>
-#include <kvpolicy/ops/cuda/block.hpp>
 #include <kvpolicy/ops/cuda/key_sums.hpp>
-#include <kvpolicy/ops/cuda/page_launches.hpp>
-#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
+#include <kvpolicy/ops/cuda/run/block.hpp>
+#include <kvpolicy/ops/cuda/run/page_launches.hpp>
 #include <kvpolicy/ops/feature_sums.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -3,7 +3,7 @@
 
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
-#include <kvpolicy/ops/cuda/backend.hpp>
+#include <kvpolicy/ops/cuda/run/backend.hpp>
 #include <span>
 #include <vector>
 

@@ -1,8 +1,8 @@
 // Device implementation of fill_row.
 #pragma once
 
-#include <kvpolicy/ops/cuda/move_lists.hpp>
-#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/move_lists.hpp>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/fill_row.hpp>
 
 namespace KVPOLICY_NAMESPACE {

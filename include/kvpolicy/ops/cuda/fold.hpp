@@ -1,7 +1,7 @@
 // Device implementation of fold: one thread for each entry, which combines the rows in the order of their lanes.
 #pragma once
 
-#include <kvpolicy/ops/cuda/block.hpp>
+#include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/fold.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -1,7 +1,7 @@
 // Device implementations of gather_rows and permute_columns.
 #pragma once
 
-#include <kvpolicy/ops/cuda/move_rows.hpp>
+#include <kvpolicy/ops/cuda/moves/move_rows.hpp>
 #include <kvpolicy/ops/gather_rows.hpp>
 
 namespace KVPOLICY_NAMESPACE {

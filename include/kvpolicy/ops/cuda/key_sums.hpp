@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <kvpolicy/ops/cuda/block.hpp>
-#include <kvpolicy/ops/cuda/page_launches.hpp>
-#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
+#include <kvpolicy/ops/cuda/run/block.hpp>
+#include <kvpolicy/ops/cuda/run/page_launches.hpp>
 #include <kvpolicy/ops/key_sums.hpp>
 
 namespace KVPOLICY_NAMESPACE {

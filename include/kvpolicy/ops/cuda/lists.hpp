@@ -2,8 +2,8 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/entries.hpp>
-#include <kvpolicy/ops/cuda/lists_check.hpp>
-#include <kvpolicy/ops/cuda/lists_rewrite.hpp>
+#include <kvpolicy/ops/cuda/lists/check.hpp>
+#include <kvpolicy/ops/cuda/lists/rewrite.hpp>
 #include <kvpolicy/ops/lists.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -1,7 +1,7 @@
 // Device implementation of map.
 #pragma once
 
-#include <kvpolicy/ops/cuda/entries_of.hpp>
+#include <kvpolicy/ops/cuda/run/entries_of.hpp>
 #include <kvpolicy/ops/map.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -1,8 +1,8 @@
 // Device implementation of map_lanes, with one thread for each lane.
 #pragma once
 
-#include <kvpolicy/ops/cuda/backend.hpp>
-#include <kvpolicy/ops/cuda/block.hpp>
+#include <kvpolicy/ops/cuda/run/backend.hpp>
+#include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/map_lanes.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -1,4 +1,4 @@
 // The device implementations of the verbs of ops/mask_rows.hpp.
 #pragma once
 
-#include <kvpolicy/ops/cuda/masks.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/lists/masks.hpp>  // IWYU pragma: export

@@ -2,8 +2,8 @@
 // threads on consecutive channels.
 #pragma once
 
-#include <kvpolicy/ops/cuda/page_launches.hpp>
-#include <kvpolicy/ops/cuda/page_loads.hpp>
+#include <kvpolicy/ops/cuda/run/page_launches.hpp>
+#include <kvpolicy/ops/cuda/run/page_loads.hpp>
 #include <kvpolicy/ops/page_bounds.hpp>
 
 namespace KVPOLICY_NAMESPACE {

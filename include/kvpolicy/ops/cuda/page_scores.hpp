@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstddef>
-#include <kvpolicy/ops/cuda/page_launches.hpp>
-#include <kvpolicy/ops/cuda/page_loads.hpp>
-#include <kvpolicy/ops/cuda/query_rows.hpp>
+#include <kvpolicy/ops/cuda/attention/query_rows.hpp>
+#include <kvpolicy/ops/cuda/run/page_launches.hpp>
+#include <kvpolicy/ops/cuda/run/page_loads.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -1,7 +1,7 @@
 // Device implementation of pool: in place, piece by piece, after the scores near the edges of pieces have been copied.
 #pragma once
 
-#include <kvpolicy/ops/cuda/entries_of.hpp>
+#include <kvpolicy/ops/cuda/run/entries_of.hpp>
 #include <kvpolicy/ops/pool.hpp>
 
 namespace KVPOLICY_NAMESPACE {

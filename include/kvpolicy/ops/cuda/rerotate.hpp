@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/ops/cuda/move_lists.hpp>
-#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/move_lists.hpp>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/rerotate.hpp>
 
 namespace KVPOLICY_NAMESPACE {

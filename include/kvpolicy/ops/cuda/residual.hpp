@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/cuda/feature_sums.hpp>
-#include <kvpolicy/ops/cuda/perceptron.hpp>
-#include <kvpolicy/ops/cuda/residual_attention.hpp>
+#include <kvpolicy/ops/cuda/perceptron/perceptron.hpp>
+#include <kvpolicy/ops/cuda/perceptron/residual_attention.hpp>
 #include <kvpolicy/ops/residual.hpp>
 
 namespace KVPOLICY_NAMESPACE {

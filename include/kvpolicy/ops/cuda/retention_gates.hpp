@@ -1,9 +1,9 @@
 // Device implementation of retention_gates: one block for each tile of rows of a layer, with the outputs of all heads.
 #pragma once
 
-#include <kvpolicy/ops/cuda/gate_scratch.hpp>
-#include <kvpolicy/ops/cuda/perceptron.hpp>
-#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
+#include <kvpolicy/ops/cuda/perceptron/gate_scratch.hpp>
+#include <kvpolicy/ops/cuda/perceptron/perceptron.hpp>
 #include <kvpolicy/ops/retention_gates.hpp>
 
 namespace KVPOLICY_NAMESPACE {

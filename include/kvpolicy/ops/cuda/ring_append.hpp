@@ -1,8 +1,8 @@
 // Device implementations of ring_append and ring_truncate, one block for each lane.
 #pragma once
 
-#include <kvpolicy/ops/cuda/page_launches.hpp>
-#include <kvpolicy/ops/cuda/query_rows.hpp>
+#include <kvpolicy/ops/cuda/attention/query_rows.hpp>
+#include <kvpolicy/ops/cuda/run/page_launches.hpp>
 #include <kvpolicy/ops/ring_append.hpp>
 
 namespace KVPOLICY_NAMESPACE {

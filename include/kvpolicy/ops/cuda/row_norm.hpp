@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <kvpolicy/ops/cuda/entries_of.hpp>
-#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
+#include <kvpolicy/ops/cuda/run/entries_of.hpp>
 #include <kvpolicy/ops/row_norm.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <kvpolicy/core/observed.hpp>
-#include <kvpolicy/ops/cuda/select_emit.hpp>
-#include <kvpolicy/ops/cuda/select_marks.hpp>
+#include <kvpolicy/ops/cuda/select/emit.hpp>
+#include <kvpolicy/ops/cuda/select/marks.hpp>
 #include <kvpolicy/ops/select_if.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -18,9 +18,9 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
-#include <kvpolicy/ops/cuda/select_at_once.hpp>
-#include <kvpolicy/ops/cuda/select_cluster.hpp>
-#include <kvpolicy/ops/cuda/select_pools_emit.hpp>
+#include <kvpolicy/ops/cuda/select/at_once.hpp>
+#include <kvpolicy/ops/cuda/select/cluster.hpp>
+#include <kvpolicy/ops/cuda/select/pools_emit.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <kvpolicy/ops/cuda/entries.hpp>
-#include <kvpolicy/ops/cuda/move_rows.hpp>
-#include <kvpolicy/ops/cuda/unit_users.hpp>
-#include <kvpolicy/ops/cuda/units_holes.hpp>
+#include <kvpolicy/ops/cuda/lists/unit_users.hpp>
+#include <kvpolicy/ops/cuda/lists/units_holes.hpp>
+#include <kvpolicy/ops/cuda/moves/move_rows.hpp>
 #include <kvpolicy/ops/units.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/ops/cuda/page_launches.hpp>
-#include <kvpolicy/ops/cuda/query_rows.hpp>
+#include <kvpolicy/ops/cuda/attention/query_rows.hpp>
+#include <kvpolicy/ops/cuda/run/page_launches.hpp>
 #include <kvpolicy/ops/update_query_memory.hpp>
 #include <string_view>
 

@@ -4,6 +4,9 @@
 
 // IWYU pragma: begin_exports
 #include <kvpolicy/ops/cuda/add_probabilities.hpp>
+#include <kvpolicy/ops/cuda/admission/release_pages.hpp>
+#include <kvpolicy/ops/cuda/admission/window_counts.hpp>
+#include <kvpolicy/ops/cuda/admission/window_rows.hpp>
 #include <kvpolicy/ops/cuda/append_column.hpp>
 #include <kvpolicy/ops/cuda/append_rows.hpp>
 #include <kvpolicy/ops/cuda/apply_stats.hpp>
@@ -12,7 +15,6 @@
 #include <kvpolicy/ops/cuda/compact_rows.hpp>
 #include <kvpolicy/ops/cuda/copy_rows.hpp>
 #include <kvpolicy/ops/cuda/count_rows.hpp>
-#include <kvpolicy/ops/cuda/drop_listed.hpp>
 #include <kvpolicy/ops/cuda/entries.hpp>
 #include <kvpolicy/ops/cuda/feature_sums.hpp>
 #include <kvpolicy/ops/cuda/fetched_keep.hpp>
@@ -21,14 +23,15 @@
 #include <kvpolicy/ops/cuda/gather_rows.hpp>
 #include <kvpolicy/ops/cuda/key_sums.hpp>
 #include <kvpolicy/ops/cuda/lists.hpp>
-#include <kvpolicy/ops/cuda/lists_check.hpp>
+#include <kvpolicy/ops/cuda/lists/check.hpp>
+#include <kvpolicy/ops/cuda/lists/drop_listed.hpp>
+#include <kvpolicy/ops/cuda/lists/masks.hpp>
+#include <kvpolicy/ops/cuda/lists/units_holes.hpp>
 #include <kvpolicy/ops/cuda/map.hpp>
 #include <kvpolicy/ops/cuda/map_lanes.hpp>
-#include <kvpolicy/ops/cuda/masks.hpp>
 #include <kvpolicy/ops/cuda/page_bounds.hpp>
 #include <kvpolicy/ops/cuda/page_scores.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>
-#include <kvpolicy/ops/cuda/release_pages.hpp>
 #include <kvpolicy/ops/cuda/rerotate.hpp>
 #include <kvpolicy/ops/cuda/residual.hpp>
 #include <kvpolicy/ops/cuda/retention_gates.hpp>
@@ -37,9 +40,6 @@
 #include <kvpolicy/ops/cuda/select_if.hpp>
 #include <kvpolicy/ops/cuda/top_k.hpp>
 #include <kvpolicy/ops/cuda/units.hpp>
-#include <kvpolicy/ops/cuda/units_holes.hpp>
 #include <kvpolicy/ops/cuda/update_query_memory.hpp>
-#include <kvpolicy/ops/cuda/window_counts.hpp>
-#include <kvpolicy/ops/cuda/window_rows.hpp>
 #include <kvpolicy/ops/cuda/write_gates.hpp>
 // IWYU pragma: end_exports

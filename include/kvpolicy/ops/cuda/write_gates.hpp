@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/ops/cuda/gate_scratch.hpp>
-#include <kvpolicy/ops/cuda/perceptron.hpp>
-#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
+#include <kvpolicy/ops/cuda/perceptron/gate_scratch.hpp>
+#include <kvpolicy/ops/cuda/perceptron/perceptron.hpp>
 #include <kvpolicy/ops/write_gates.hpp>
 
 namespace KVPOLICY_NAMESPACE {

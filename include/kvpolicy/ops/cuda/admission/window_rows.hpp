@@ -1,0 +1,195 @@
+// Device implementations of the verbs that advance a window: its oldest entries leave, and the last ones of a chunk
+// enter.
+#pragma once
+
+#include <kvpolicy/ops/cuda/admission/promotion_rows.hpp>
+#include <kvpolicy/ops/cuda/entries.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Moves recorded columns to the beginning of their rows, one block for each lane. The block of a sequence's first lane
+/// moves its positions up. Every block reads the counts, so the last block lowers them and advances the cursors.
+struct drop_oldest_kernel {
+  kvpolicy::lanes lanes;
+  by_lane<int> oldest;
+  int rows;  ///< rows of the ring
+  few_columns columns;
+  int const* entries;
+  int slid;  ///< below 0: columns do not move, and only those of on_move::recompute change
+  int* ticket;
+  epochs_of_parts epochs;
+
+  [[nodiscard]] static constexpr std::size_t shared_bytes() { return shared_arena::bytes_of_piece<int>(1); }
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one = lanes.at(block.index());
+    int const gone = entries[one.sequence];
+    int const left = *lanes.count.row(one) - gone;
+    if (block.thread() == 0) lower_known(block, columns, one, 0);
+    if (slid >= 0 && gone + slid > 0) move_columns(block, one, gone, left);
+    bool const is_first = one.layer == lanes.layer_begin && one.head == 0;
+    int* const position = lanes.position.row(one);
+    if (is_first && gone > 0) move_down(block, position, position + gone, left);
+    if (!last_block(block, ticket, shared_arena(block).take<int>(1))) return;
+    for (int i = block.thread(); i < lanes.sequences; i += block.threads()) {
+      int const s = lanes.sequence_begin + i;
+      lane const first{s, lanes.layer_begin, 0};
+      *lanes.count.row(first) -= entries[s];
+      int* const cursor = oldest.row(first);
+      *cursor = (*cursor + entries[s]) % rows;
+    }
+    for (int s = lanes.sequence_begin; s < lanes.sequence_end(); ++s) {
+      if (entries[s] == 0) continue;
+      raise_epochs_of(block, lanes, s, epochs.window);
+      raise_epochs_of(block, lanes, s, epochs.pages);
+    }
+  }
+
+ private:
+  template <class Block>
+  KVPOLICY_HD void move_columns(Block& block, lane one, int gone, int left) const {
+    for (int i = 0; i < columns.count; ++i) {
+      recorded_column const& each = columns.of[i];
+      if (each.about.one == per::lane_entry) move(block, each.rows.row(one), each.about.bytes, gone, left);
+    }
+  }
+
+  template <class Block>
+  KVPOLICY_HD void move(Block& block, std::byte* row, int width, int gone, int left) const {
+    std::byte* const to = row - std::int64_t{slid} * width;
+    std::byte const* const from = row + std::int64_t{gone} * width;
+    constexpr int word = static_cast<int>(sizeof(unsigned));
+    if ((reinterpret_cast<std::uintptr_t>(row) | static_cast<unsigned>(width)) % sizeof(unsigned) == 0) {
+      move_down(block, reinterpret_cast<unsigned*>(to), reinterpret_cast<unsigned const*>(from), left * (width / word));
+    } else {
+      move_down(block, to, from, left * width);
+    }
+  }
+};
+
+/// Copies rows, one warp for each row, then recorded columns, one thread for each entry. Block i handles piece i %
+/// pieces of lane i / pieces.
+struct enter_rows_kernel {
+  entry_rows from;
+  by_lane<int> from_count;
+  kvpolicy::lanes lanes;
+  entry_rows to;
+  column_pairs columns;
+  int const* first;
+  int pieces;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one = lanes.at(block.index() / pieces);
+    int const piece = block.index() % pieces;
+    int const count = *lanes.count.row(one);
+    int const begin = first[one.sequence];
+    int const more = *from_count.row(one) - begin;
+    int const planes = to.planes.count;
+    int const warps = block.threads() / warp_size;
+    for (int i = piece * warps + warp_id(block); i < more * planes; i += pieces * warps) {
+      place const at = to.where.at(one, count + i / planes);
+      copy_entry(lane_id(block), warp_size, from, to.planes, one, begin + i / planes, at, i % planes);
+    }
+    for (int e = piece * block.threads() + block.thread(); e < more; e += pieces * block.threads()) {
+      copy_numbers(columns, one, begin + e, count + e);
+    }
+  }
+};
+
+/// Writes positions and the count of the entries that entered, one block for each sequence.
+struct count_entered_kernel {
+  by_lane<int> from_count;
+  by_lane<int> from_position;
+  kvpolicy::lanes lanes;
+  int const* first;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one{lanes.sequence_begin + block.index(), lanes.layer_begin, 0};
+    int const count = *lanes.count.row(one);
+    int const begin = first[one.sequence];
+    int const more = *from_count.row(one) - begin;
+    for (int e = block.thread(); e < more; e += block.threads()) {
+      lanes.position.row(one)[count + e] = from_position.row(one)[begin + e];
+    }
+    block.sync();
+    if (block.thread() == 0) *lanes.count.row(one) = count + more;
+  }
+};
+
+/// Checks that positions of a chunk ascend and follow those of the window, one block for each sequence.
+struct refuse_chunk_kernel {
+  by_lane<int> from_count;
+  by_lane<int> from_position;
+  kvpolicy::lanes lanes;
+  device_error faults;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one{lanes.sequence_begin + block.index(), lanes.layer_begin, 0};
+    int const committed = *lanes.count.row(one);
+    int const last = committed > 0 ? lanes.position.row(one)[committed - 1] : -1;
+    int const count = *from_count.row(one);
+    int const* const position = from_position.row(one);
+    for (int e = block.thread(); e < count; e += block.threads()) {
+      int const before = e > 0 ? position[e - 1] : last;
+      if (position[e] <= before) report_fault(block, faults, fault::window_position, one.sequence, position[e]);
+    }
+  }
+};
+
+}  // namespace detail
+
+/// Takes one launch.
+template <kernel_backend Backend>
+struct implementation<ops::drop_oldest_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, cache const& window, by_lane<int> const& oldest,
+                  std::span<recorded_column const> columns, int const* entries, int slid,
+                  epochs_of_parts const& epochs = {}) {
+    detail::drop_oldest_kernel const kernel{
+        window.lanes, oldest, window.where.unit_tokens, detail::all_columns("promote", columns),
+        entries,      slid,   exec.tickets(),           epochs};
+    detail::launch_unless_fault(exec, launch_shape{window.lanes.size(), exec.threads().lane, kernel.shared_bytes()},
+                                kernel);
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::enter_rows_t, Backend> {
+  static constexpr bool provided = true;
+
+  /// Throws if the rows of the chunk differ from the window's, and records a fault if its positions do not follow,
+  /// before anything is written.
+  template <class Executor>
+  static void refuse(Executor& exec, cache const& from, cache const& window) {
+    detail::refuse_other_rows("ingest", from, window);
+    exec.launch(launch_shape{window.lanes.sequences, exec.threads().entry, 0},
+                detail::refuse_chunk_kernel{from.lanes.count, from.lanes.position, window.lanes, exec.faults()});
+  }
+
+  template <class Executor>
+  static void run(Executor& exec, cache const& from, std::span<recorded_column const> from_columns, cache const& window,
+                  std::span<recorded_column const> columns, int const* first) {
+    lanes const& batch = window.lanes;
+    detail::enter_rows_kernel kernel{detail::entry_rows_of("ingest", from),
+                                     from.lanes.count,
+                                     batch,
+                                     detail::entry_rows_of("ingest", window),
+                                     detail::moved_with("ingest", columns, from_columns),
+                                     first,
+                                     1};
+    std::int64_t const most = std::int64_t{batch.bound} * kernel.to.planes.count;
+    kernel.pieces = detail::blocks_for_rows(exec, batch.size(), most);
+    detail::launch_unless_fault(exec, launch_shape{batch.size() * kernel.pieces, exec.threads().row, 0}, kernel);
+    detail::launch_unless_fault(exec, launch_shape{batch.sequences, exec.threads().entry, 0},
+                                detail::count_entered_kernel{from.lanes.count, from.lanes.position, batch, first});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,262 @@
+// Logits of a tile on tensor cores: 16-bit keys are read from their rows, query rows are fragments in shared memory.
+#pragma once
+
+#include <kvpolicy/ops/cuda/attention/fma.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The eight 16-bit numbers of a row that a thread loads at once, in four registers.
+struct alignas(16) eight_numbers {
+  std::uint32_t of[4];
+};
+
+/// Computes logits of bf16 or f16 keys whose rows are aligned to 16 bytes and have a multiple of 8 elements. A query
+/// row of another type is split into a sum of two numbers of the keys' type, which keeps 16 bits of it with bf16 keys
+/// and 22 with f16 keys.
+///
+/// It does not matter which dim is which k of a fragment, as long as keys and rows agree. Thread t of four takes dims
+/// 8t to 8t + 7 of 32, so that every load is 16 bytes and serves two products of k = 16.
+class mma_product {
+ public:
+  float4_reader keys;
+  float4_reader rows;
+  int rows_in_shared = 8;  ///< rows that fit in shared memory, a multiple of 8
+  bool split = false;      ///< each element of a row is split into two numbers
+
+  /// With so many dims, eight split rows still fit in 48 KiB beside the rest.
+  static constexpr int most_dims = 512;
+
+  /// True if it can multiply these keys.
+  [[nodiscard]] static bool takes(plane const& of) {
+    bool const halves = of.element == codec::f16 || of.element == codec::bf16;
+    bool const aligned = of.contiguous() && of.dims % 8 == 0 && alignment_of(of, true) == 16;
+    return halves && aligned && of.dims <= most_dims;
+  }
+  /// The product for `count` rows of a lane, of which as many as fit in `shared` bytes stay in shared memory.
+  [[nodiscard]] static mma_product of(plane const& from, query_view const& queries, int count, std::size_t shared) {
+    mma_product made;
+    made.keys = reader_of(from);
+    made.rows = reader_of(queries);
+    made.split = queries.element != from.element;
+    std::size_t const capacity = shared / (made.row_bytes() + sizeof(float));
+    std::size_t const wanted = (static_cast<std::size_t>(count) + 7) / 8 * 8;
+    made.rows_in_shared = static_cast<int>(wanted < capacity ? wanted : capacity / 8 * 8);
+    return made;
+  }
+
+  [[nodiscard]] std::size_t bytes() const {
+    return static_cast<std::size_t>(rows_in_shared) * row_bytes() + shared_arena::bytes_of_piece<float>(rows_in_shared);
+  }
+  /// How many rows a tile of logits has.
+  [[nodiscard]] KVPOLICY_HD int tile() const { return rows_in_shared < tile_rows ? rows_in_shared : tile_rows; }
+
+  /// Packs all rows of the launch before the first tile of entries, if they fit in shared memory.
+  template <class Block>
+  KVPOLICY_HD void prepare(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
+                           shared_arena const& arena, int count) const {
+    if (count <= rows_in_shared) pack(block, task, used, this_lane, arena, 0, count);
+  }
+
+  /// Computes the unscaled logits of the tile's keys and of `count` rows from `base` on into `temp_storage.logits`.
+  /// Begins with a barrier and ends without one.
+  template <class Block>
+  KVPOLICY_HD void run(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
+                       attention_storage const& temp_storage, shared_arena arena, int base, int count) const {
+    bool const all_in_shared = used.count * task.group <= rows_in_shared;
+    block.sync();
+    if (!all_in_shared) {
+      pack(block, task, used, this_lane, arena, base, count);
+      block.sync();
+    }
+    auto const* const packed = arena.template take<eight_numbers>(rows_in_shared * spans() * 4 * (split ? 2 : 1));
+    auto const* const factor = arena.template take<float>(rows_in_shared);
+    int const first = all_in_shared ? base : 0;
+    for (int i = block.thread(); i < count; i += block.threads())
+      temp_storage.scale[i] = task.scale * factor[first + i];
+    if (keys.element == codec::bf16) {
+      multiply_all<codec::bf16>(block, temp_storage, packed, factor + first, first, count);
+    } else {
+      multiply_all<codec::f16>(block, temp_storage, packed, factor + first, first, count);
+    }
+  }
+
+  /// Eight dims of a row as numbers of the keys' type, and what is left of them.
+  struct two_parts {
+    eight_numbers high{};
+    eight_numbers rest{};
+  };
+  /// Splits dims [8c, 8c + 8) of a row; zeros if `row` is null, or after the last dim.
+  [[nodiscard]] KVPOLICY_HD two_parts split_chunk(std::byte const* row, int c, float prescale) const {
+    two_parts made;
+    for (int k = 0; k < 8; k += 4) {
+      bool const there = 8 * c + k < rows.dims;
+      four_floats const some = there ? rows.at(row, 8 * c + k) : four_floats{};
+      for (int j = 0; j < 4; ++j) add_number(some.of[j] * prescale, k + j, made.high, made.rest);
+    }
+    return made;
+  }
+  /// What the elements of a row are multiplied by before they are split, by one warp.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD float prescale_for(Block& block, std::byte const* row) const {
+    return split && keys.element == codec::f16 ? prescale_of(block, row) : 1.0f;
+  }
+
+ private:
+  /// How many spans of 32 dims a row has.
+  [[nodiscard]] KVPOLICY_HD int spans() const { return (keys.dims + 31) / 32; }
+  [[nodiscard]] std::size_t row_bytes() const { return static_cast<std::size_t>(spans()) * (split ? 128 : 64); }
+  /// The index of dims [8c, 8c + 8) of row i in the packed rows: the four vectors that a quad of threads reads are
+  /// neighbours.
+  [[nodiscard]] KVPOLICY_HD int place(int i, int c) const { return (i / 8 * spans() + c / 4) * 32 + i % 8 * 4 + c % 4; }
+
+  /// Packs rows [base, base + count) of a launch as fragments, one warp for each row. Rows behind them, up to a
+  /// multiple of 8, are zeros.
+  template <class Block>
+  KVPOLICY_HD void pack(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
+                        shared_arena arena, int base, int count) const {
+    auto* const packed = arena.template take<eight_numbers>(rows_in_shared * spans() * 4 * (split ? 2 : 1));
+    auto* const factor = arena.template take<float>(rows_in_shared);
+    for (int i = warp_id(block); i < (count + 7) / 8 * 8; i += block.threads() / warp_size) {
+      std::byte const* const row = i < count ? used.query_at(task, this_lane, base + i) : nullptr;
+      float const prescale = prescale_for(block, row);
+      for (int c = lane_id(block); c < 4 * spans(); c += warp_size) {
+        two_parts const made = split_chunk(row, c, prescale);
+        packed[place(i, c)] = made.high;
+        if (split) packed[rows_in_shared * spans() * 4 + place(i, c)] = made.rest;
+      }
+      if (lane_id(block) == 0) factor[i] = 1.0f / prescale;
+    }
+  }
+
+  /// The power of two that scales a row's largest magnitude to [1, 2), so that the f16 parts of the row keep most bits.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD float prescale_of(Block& block, std::byte const* row) const {
+    unsigned largest = 0;
+    for (int d = 4 * lane_id(block); d < rows.dims; d += 4 * warp_size) {
+      four_floats const some = rows.at(row, d);
+      for (int j = 0; j < 4; ++j) {
+        unsigned const bits = same_bits<unsigned>(some.of[j]) & 0x7FFFFFFFu;
+        if (bits > largest) largest = bits;
+      }
+    }
+    largest = block.reduce_warp(largest, max_op{}) >> 23;
+    return largest < 2 || largest > 252 ? 1.0f : same_bits<float>((254u - largest) << 23);
+  }
+
+  KVPOLICY_HD void add_number(float value, int at, eight_numbers& high, eight_numbers& rest) const {
+    bool const brain = keys.element == codec::bf16;
+    std::uint16_t first = brain ? to_bf16(value) : to_f16(value);
+    if (value != 0 && (first & 0x7FFFu) == 0) first |= 1u;  // an infinite key times this element is infinite
+    float const left = value - (brain ? from_bf16(first) : from_f16(first));
+    std::uint16_t const second = brain ? to_bf16(left) : to_f16(left);
+    high.of[at / 2] |= static_cast<std::uint32_t>(first) << (at % 2 * 16);
+    rest.of[at / 2] |= static_cast<std::uint32_t>(second) << (at % 2 * 16);
+  }
+
+  /// Computes all logits of the tile; a warp takes 32 entries at a time. The loops are unrolled so that the sums stay
+  /// in registers.
+  template <codec Element, class Block>
+  KVPOLICY_HD void multiply_all(Block& block, attention_storage const& temp_storage, eight_numbers const* packed,
+                                float const* factor, int first, int count) const {
+    for (int m = warp_id(block) * 32; m < tile_entries; m += block.threads()) {
+      fragment_of_floats sum[2][tile_rows / 8] = {};
+      bool numbers = true;
+      multiply<Element>(block, temp_storage, packed + place(first, 0), (count + 7) / 8, m, sum);
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+      for (int half = 0; half < 2; ++half) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+        for (int n = 0; n < tile_rows / 8; ++n) {
+          if (n * 8 < count) numbers = put(block, temp_storage, m + 16 * half, 8 * n, sum[half][n]) && numbers;
+        }
+      }
+      if (!numbers) recompute_nan(block, temp_storage, factor, m, count);
+    }
+  }
+
+  /// Multiplies entries [m, m + 32) by `blocks` groups of eight rows.
+  template <codec Element, class Block>
+  KVPOLICY_HD void multiply(Block& block, attention_storage const& temp_storage, eight_numbers const* packed,
+                            int blocks, int m, fragment_of_floats (&sum)[2][tile_rows / 8]) const {
+    int const t = lane_id(block) % 4;
+    std::byte const* from[4];
+    for (int i = 0; i < 4; ++i) {
+      std::byte const* const row = temp_storage.key[m + 8 * i + lane_id(block) / 4];
+      from[i] = row != nullptr ? row : temp_storage.key[0];  // loads under a condition would wait for one another
+    }
+    for (int s = 0; s < spans(); ++s) {
+      eight_numbers key[4];
+      bool const has = 8 * (4 * s + t) < keys.dims;
+      for (int i = 0; i < 4; ++i) {
+        key[i] = *reinterpret_cast<eight_numbers const*>(from[i] + (has ? 16 * (4 * s + t) : 0));
+      }
+      for (int i = 0; i < 4 && !has; ++i) key[i] = {};
+      block.sync_warp();  // mma needs the whole warp
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+      for (int n = 0; n < tile_rows / 8; ++n) {
+        if (n >= blocks) continue;
+        auto const* const at = packed + (n * spans() + s) * 32 + lane_id(block);
+        multiply_pair<Element>(block, key, *at, sum[0][n], sum[1][n]);
+        if (split) multiply_pair<Element>(block, key, at[rows_in_shared * spans() * 4], sum[0][n], sum[1][n]);
+      }
+    }
+  }
+
+  template <codec Element, class Block>
+  KVPOLICY_HD static void multiply_pair(Block& block, eight_numbers const (&key)[4], eight_numbers const& row,
+                                        fragment_of_floats& lower, fragment_of_floats& upper) {
+    for (int part = 0; part < 4; part += 2) {
+      fragment_16x8 const b{{row.of[part], row.of[part + 1]}};
+      fragment_16x16 const first{{key[0].of[part], key[1].of[part], key[0].of[part + 1], key[1].of[part + 1]}};
+      fragment_16x16 const second{{key[2].of[part], key[3].of[part], key[2].of[part + 1], key[3].of[part + 1]}};
+      block.template multiply_16x8x16<Element>(first, b, lower);
+      block.template multiply_16x8x16<Element>(second, b, upper);
+    }
+  }
+
+  /// The entry and the row of element i of this thread's part of a fragment of 16 entries and 8 rows.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD static int entry_of(Block& block, int i) {
+    return lane_id(block) / 4 + i / 2 * 8;
+  }
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD static int row_of(Block& block, int i) {
+    return lane_id(block) % 4 * 2 + i % 2;
+  }
+
+  /// Stores a fragment of logits. False if one of them is NaN.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD static bool put(Block& block, attention_storage const& temp_storage, int m, int n,
+                                            fragment_of_floats const& sum) {
+    bool numbers = true;
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+    for (int i = 0; i < 4; ++i) {
+      numbers = numbers && sum.of[i] == sum.of[i];
+      temp_storage.logits[(n + row_of(block, i)) * tile_pitch + m + entry_of(block, i)] = sum.of[i];
+    }
+    return numbers;
+  }
+
+  /// Computes the NaN logits of this thread again without tensor cores: an infinite key times the second part of a
+  /// split row can be NaN where the logit is not.
+  template <class Block>
+  KVPOLICY_HD void recompute_nan(Block& block, attention_storage const& temp_storage, float const* factor, int m,
+                                 int count) const {
+    for (int i = 0; i < 2 * 4 * ((count + 7) / 8); ++i) {
+      int const e = m + i % 8 / 4 * 16 + entry_of(block, i % 4);
+      int const r = i / 8 * 8 + row_of(block, i % 4);
+      float& logit = temp_storage.logits[r * tile_pitch + e];
+      if (logit != logit && r < count)
+        logit = plain_product(keys, rows, temp_storage.key[e], temp_storage.query[r]) / factor[r];
+    }
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail

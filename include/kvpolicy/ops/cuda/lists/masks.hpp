@@ -1,0 +1,139 @@
+// Device implementations of the verbs that write masks.
+#pragma once
+
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/ops/cuda/lists/rows.hpp>
+#include <kvpolicy/ops/mask_rows.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Sets one element of a mask. Bits share 32-bit words with bits of other threads, so they are changed by atomics; the
+/// first bit is the lowest of the first byte.
+template <class Block>
+KVPOLICY_HD void set_in_mask(Block& block, mask_rows const& mask, lane this_lane, std::int64_t unit, bool readable) {
+  if (mask.form != mask_form::bits) {
+    mask.set(this_lane, unit, readable);
+    return;
+  }
+  unsigned* const word = reinterpret_cast<unsigned*>(mask.rows.row(this_lane)) + unit / 32;
+  unsigned const bit = 1u << static_cast<int>(unit % 32);
+  if (readable) {
+    block.atomic_or(word, bit);
+  } else {
+    block.atomic_and(word, ~bit);
+  }
+}
+
+/// Hides the entries that are not kept, one block for each piece of the committed entries of a row's owner.
+struct hide_kernel {
+  keep_set keep;
+  kvpolicy::lanes lanes;
+  locator where;
+  mask_rows mask;
+  row_owners rows;
+  int pieces;
+  int entries;  ///< entries of a piece
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one = rows.at(block.index() / pieces);
+    int const begin = block.index() % pieces * entries;
+    int const committed = lanes.committed(one);
+    int const end = min_op{}(committed, begin + entries);
+    listed_row const kept = listed_for(keep, one);
+    for (int e = begin + block.thread(); e < end; e += block.threads()) {
+      if (!kept.has(e)) set_in_mask(block, mask, one, where.at(one, e).unit, false);
+    }
+  }
+};
+
+/// Hides everything, one thread for each element of a row or for 32 bits of it.
+struct hide_all {
+  mask_rows mask;
+  row_owners rows;
+  std::int64_t of_row;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    lane const one = rows.at(static_cast<int>(i / of_row));
+    std::int64_t const at = i % of_row;
+    if (mask.form != mask_form::bits) {
+      mask.set(one, at, false);
+      return;
+    }
+    unsigned* const word = reinterpret_cast<unsigned*>(mask.rows.row(one)) + at;
+    std::int64_t const left = mask.units - 32 * at;
+    *word = left >= 32 ? 0u : *word & ~((1u << static_cast<int>(left)) - 1);
+  }
+};
+
+/// Shows all entries of a lane, drafts included, one block for each piece of them.
+struct show_kernel {
+  kvpolicy::lanes lanes;
+  locator where;
+  mask_rows mask;
+  row_owners rows;
+  int pieces;
+  int entries;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one = rows.at(block.index() / pieces);
+    int const begin = block.index() % pieces * entries;
+    int const end = min_op{}(*lanes.count.row(one), begin + entries);
+    for (int e = begin + block.thread(); e < end; e += block.threads()) {
+      set_in_mask(block, mask, one, where.at(one, e).unit, true);
+    }
+  }
+};
+
+/// Throws unless the rows of a bit mask begin at multiples of 4 bytes, since a device writes their bits by 32-bit
+/// words.
+inline void check_mask_words(char const* call, mask_rows const& mask) {
+  auto bits = reinterpret_cast<std::uintptr_t>(mask.rows.data);
+  for (std::int64_t const stride : {mask.rows.sequence, mask.rows.layer, mask.rows.head}) {
+    bits |= static_cast<std::uintptr_t>(stride);
+  }
+  expects(mask.form != mask_form::bits || bits % 4 == 0, call, "mask.rows", "misaligned rows",
+          "a device writes bits by words of 4 bytes");
+}
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::hide_dropped_t, Backend> {
+  static constexpr bool provided = true;
+
+  /// Rows of bits must be aligned to 4 bytes and have space for whole words. Bits behind the mask's units do not
+  /// change.
+  template <class Executor>
+  static void run(Executor& exec, keep_set const& keep, cache const& in, mask_rows const& mask) {
+    detail::check_mask_words("apply", mask);
+    detail::row_owners const rows = detail::owners_of(mask.rows, keep.lanes);
+    int const pieces = detail::pieces_of(exec, in.lanes.bound);
+    detail::launch_unless_fault(
+        exec, launch_shape{rows.count() * pieces, exec.threads().entry, 0},
+        detail::hide_kernel{keep, in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::show_entries_t, Backend> {
+  static constexpr bool provided = true;
+
+  /// The same requirements apply to rows of bits as in hide_dropped.
+  template <class Executor>
+  static void run(Executor& exec, cache const& in, mask_rows const& mask) {
+    detail::check_mask_words("show", mask);
+    detail::row_owners const rows = detail::owners_of(mask.rows, in.lanes);
+    std::int64_t const of_row = mask.form == mask_form::bits ? (mask.units + 31) / 32 : mask.units;
+    detail::launch_each_unless_fault(exec, rows.count() * of_row, detail::hide_all{mask, rows, of_row});
+    int const pieces = detail::pieces_of(exec, in.lanes.bound);
+    detail::launch_unless_fault(
+        exec, launch_shape{rows.count() * pieces, exec.threads().entry, 0},
+        detail::show_kernel{in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,273 @@
+// Device implementation of fill_holes: one launch pairs rows with holes, another moves all rows.
+#pragma once
+
+#include <kvpolicy/ops/cuda/moves/move_rows.hpp>
+#include <kvpolicy/ops/cuda/select/threshold.hpp>
+#include <kvpolicy/ops/units.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// The slots of one list that change their use. In scratch; one int for each entry is enough, since no more rows move
+/// than entries are kept.
+struct slot_moves {
+  int* pairs = nullptr;    ///< how many rows move
+  int* vacated = nullptr;  ///< freed slots, one for each dropped entry; first those that moved rows leave
+  int* holes = nullptr;    ///< the destinations of those rows; stored behind `vacated`
+};
+
+/// The scratch of all lists. Lanes that share a list share its scratch.
+struct slot_storage {
+  int* memory = nullptr;
+  kvpolicy::lanes lanes{};
+  by_lane<int> shares{};
+
+  [[nodiscard]] static std::size_t bytes(kvpolicy::lanes const& batch, by_lane<int> const& shares) {
+    std::int64_t const lists = std::int64_t{shares.sequence != 0 ? batch.sequences : 1} *
+                               (shares.layer != 0 ? batch.layers() : 1) * (shares.head != 0 ? batch.heads : 1);
+    return static_cast<std::size_t>(lists) * static_cast<std::size_t>(batch.bound + 1) * sizeof(int);
+  }
+  [[nodiscard]] KVPOLICY_HD slot_moves of(lane one, int gone) const {
+    std::int64_t list = shares.sequence != 0 ? one.sequence - lanes.sequence_begin : 0;
+    if (shares.layer != 0) list = list * lanes.layers() + one.layer - lanes.layer_begin;
+    if (shares.head != 0) list = list * lanes.heads + one.head;
+    int* const first = memory + list * (lanes.bound + 1);
+    return {first, first + 1, first + 1 + gone};
+  }
+};
+
+/// One block of threads for each list: finds the slots that the lane goes on to use, which are its lowest; pairs rows
+/// in other slots with holes; and rewrites the list.
+struct pair_holes_kernel {
+  kept_lanes moves;
+  unit_table list;
+  slot_storage storage;
+
+  /// What finds the lowest slots and what sorts them use the same memory, one after the other.
+  [[nodiscard]] static constexpr std::size_t shared_bytes(int threads) {
+    std::size_t const search = select_storage::bytes(0);
+    std::size_t const sorting = sort_bytes(threads);
+    return (search < sorting ? sorting : search) + shared_arena::bytes_of_piece<int>(sorted_of_a_thread * threads) +
+           shared_arena::bytes_of_piece<int>(1);
+  }
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one = moves.lanes.at(block.index());
+    if (!leads_row(list.shares, moves.lanes, one)) return;
+    kept_moves const now = moves.of(block.index());
+    int const gone = now.committed - now.entries;
+    slot_moves const temp_storage = storage.of(one, gone);
+    if (gone <= 0) {
+      if (block.thread() == 0) *temp_storage.pairs = 0;
+      return;
+    }
+    select_storage const search(block, 0);
+    int* const slot = list.row(one);
+    int const lowest = nth_highest(block, slot, now.committed + now.drafts, gone, search);
+    pair_up(block, now, slot, lowest, gone, temp_storage, search.collective);
+    rewrite(block, now, slot, lowest, temp_storage, search.collective);
+    block.sync();
+    list_freed(block, temp_storage.vacated, gone, slot + now.count(), search);
+  }
+
+ private:
+  /// The n-th highest of `count` numbers, which are at least 0, with n from 1 to count. Collective.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD static int nth_highest(Block& block, int const* values, int count, int n,
+                                                   select_storage const& search) {
+    listed_keys const keys{reinterpret_cast<std::uint32_t const*>(values), count};
+    return static_cast<int>(threshold_in_range(block, keys, {0, 0x7FFFFFFF, n}, search, true).key);
+  }
+
+  /// Writes the freed slots, which are distinct, in ascending order: as many of the lowest as a block sorts at once,
+  /// then the next ones.
+  template <class Block>
+  KVPOLICY_HD static void list_freed(Block& block, int const* freed, int gone, int* to, select_storage const& search) {
+    int const most = sorted_of_a_thread * block.threads();
+    shared_arena arena(block);
+    std::size_t const sorting = sort_bytes(block.threads());
+    auto* const both = arena.take<std::byte>(
+        static_cast<int>(sorting < select_storage::bytes(0) ? select_storage::bytes(0) : sorting));
+    int* const some = arena.take<int>(most);
+    int* const taken = arena.take<int>(1);
+    int listed = -1;  // slots up to this one are listed
+    for (int done = 0; done < gone; done += most) {
+      int const left = gone - done;
+      int const high = left <= most ? 0x7FFFFFFF : nth_highest(block, freed, gone, left - most + 1, search);
+      if (block.thread() == 0) *taken = 0;
+      block.sync();
+      for (int i = block.thread(); i < gone; i += block.threads()) {
+        if (freed[i] <= listed || freed[i] > high) continue;
+        int const at = block.atomic_add(taken, 1);
+        if (at < most) some[at] = freed[i];
+      }
+      block.sync();
+      int const here = left < most ? left : most;
+      block.sort(both, some, here);
+      block.sync();
+      for (int i = block.thread(); i < here; i += block.threads()) to[done + i] = some[i];
+      listed = high;
+      block.sync();
+    }
+  }
+
+  /// True if entry e is kept or a draft.
+  [[nodiscard]] KVPOLICY_HD static bool stays(kept_moves const& now, int e, int before) {
+    return e >= now.committed || (before < now.entries && now.kept[before] == e);
+  }
+
+  /// Lists, in the order of entries, the slots of rows that move, the holes, and other slots that are freed. The three
+  /// counts are packed in one number for the prefix sum.
+  template <class Block>
+  KVPOLICY_HD static void pair_up(Block& block, kept_moves const& now, int const* slot, int lowest, int gone,
+                                  slot_moves const& temp_storage, collective_storage* storage) {
+    constexpr int bits = 20;
+    constexpr std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+    int const count = now.committed + now.drafts;
+    int moved = 0;
+    int holes = 0;
+    int left = 0;
+    for (int begin = 0; begin < count; begin += block.threads()) {
+      int const e = begin + block.thread();
+      bool const there = e < count;
+      bool const stay = there && stays(now, e, now.before(e));
+      int const slot_here = there ? slot[e] : 0;
+      int const kind = !there || (stay && slot_here < lowest) ? -1 : stay ? 0 : slot_here < lowest ? 1 : 2;
+      std::uint64_t const one = kind < 0 ? 0 : std::uint64_t{1} << (kind * bits);
+      block.sync();
+      prefix_sum<std::uint64_t> const sum = block.exclusive_sum(storage, one);
+      if (kind == 0) temp_storage.vacated[moved + static_cast<int>(sum.before & mask)] = slot_here;
+      if (kind == 1) temp_storage.holes[holes + static_cast<int>(sum.before >> bits & mask)] = slot_here;
+      if (kind == 2) temp_storage.vacated[gone - 1 - left - static_cast<int>(sum.before >> (2 * bits))] = slot_here;
+      moved += static_cast<int>(sum.all & mask);
+      holes += static_cast<int>(sum.all >> bits & mask);
+      left += static_cast<int>(sum.all >> (2 * bits));
+    }
+    if (block.thread() == 0) *temp_storage.pairs = moved;
+    block.sync();
+  }
+
+  /// Moves kept entries to the front of the list, each with its slot or its hole. In place: a piece of the list is read
+  /// before the barrier, and written at or before its place after it.
+  template <class Block>
+  KVPOLICY_HD static void rewrite(Block& block, kept_moves const& now, int* slot, int lowest,
+                                  slot_moves const& temp_storage, collective_storage* storage) {
+    int const count = now.committed + now.drafts;
+    int moved = 0;
+    for (int begin = 0; begin < count; begin += block.threads()) {
+      int const e = begin + block.thread();
+      int const before = e < count ? now.before(e) : 0;
+      bool const stay = e < count && stays(now, e, before);
+      int const slot_here = e < count ? slot[e] : 0;
+      bool const moves_row = stay && slot_here >= lowest;
+      block.sync();
+      prefix_sum<int> const sum = block.rank(storage, moves_row);
+      int const to = e < now.committed ? before : now.entries + e - now.committed;
+      if (stay) slot[to] = moves_row ? temp_storage.holes[moved + sum.before] : slot_here;
+      moved += sum.all;
+    }
+  }
+};
+
+/// Copies rows from slots to holes, in any order, since no slot is both. A thread has pieces of several rows in flight;
+/// behind the last pair it loads that of the last again.
+struct pair_mover {
+  static constexpr int at_once = 4;
+  moved_rows const& what;
+  kvpolicy::lane lane;
+  slot_moves const& temp_storage;
+  int piece, pieces;
+
+  template <int Width, class Block>
+  KVPOLICY_HD void run(Block& block) const {
+    using bytes = byte_vector<Width>;
+    thread_grid const mine(block, what, 0);
+    if (mine.row >= mine.tall || mine.column >= mine.wide) return;
+    int const pairs = *temp_storage.pairs;
+    int const apart = pieces * mine.tall;
+    for (int i = piece * mine.tall + mine.row; i < pairs; i += at_once * apart) {
+      std::byte const* from[at_once];
+      for (int r = 0; r < at_once; ++r) {
+        from[r] = what.rows.row(lane.layer, {temp_storage.vacated[min_op{}(i + r * apart, pairs - 1)], 0}, lane.head);
+      }
+      for (int c = mine.column; c < what.columns; c += mine.wide) {
+        bytes staged[at_once];
+        for (int r = 0; r < at_once; ++r) staged[r] = *reinterpret_cast<bytes const*>(from[r] + c * what.step);
+        for (int r = 0; r < at_once && i + r * apart < pairs; ++r) {
+          std::byte* const to = what.rows.row(lane.layer, {temp_storage.holes[i + r * apart], 0}, lane.head);
+          *reinterpret_cast<bytes*>(to + c * what.step) = staged[r];
+        }
+      }
+    }
+  }
+};
+
+/// One block for each piece of the pairs of each lane and plane.
+struct move_pairs_kernel {
+  kept_lanes moves;
+  few_moved what;
+  slot_storage storage;
+  int pieces;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    int const i = block.index() / pieces / what.count;
+    moved_rows const& mine = what.of[block.index() / pieces % what.count];
+    lane const one = moves.lanes.at(i);
+    kept_moves const now = moves.of(i);
+    slot_moves const temp_storage = storage.of(one, now.committed - now.entries);
+    run_by_width(block, mine.width, pair_mover{mine, one, temp_storage, block.index() % pieces, pieces});
+  }
+};
+
+}  // namespace detail
+
+/// Takes two launches: one block for each list pairs rows with holes, then blocks for all lanes and planes move rows.
+/// More than eight planes take further launches.
+template <kernel_backend Backend>
+struct implementation<ops::fill_holes_t, Backend> {
+  static constexpr bool provided = true;
+
+  /// Bytes of scratch for a cache with lists of slots; 0 for others, which never call this verb.
+  [[nodiscard]] static std::size_t scratch(cache const& in) {
+    if (in.where.kind == locating::identity || in.where.kind == locating::ring || in.where.unit_tokens > 1) return 0;
+    by_lane<int const> const shares = detail::rows_of(in.where, in.where.table);
+    return detail::slot_storage::bytes(in.lanes, {nullptr, shares.sequence, shares.layer, shares.head});
+  }
+
+  template <class Executor>
+  static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
+                  std::span<recorded_column const> columns) {
+    detail::check_scratch("fill_holes", exec, scratch(in));
+    detail::check_movable("fill_holes", in);
+    detail::kept_lanes const moves{keep, in.lanes};
+    detail::unit_table const table = detail::table_of(in.where, list);
+    detail::slot_storage const storage{reinterpret_cast<int*>(exec.scratch()), in.lanes, table.shares};
+    auto const threads = exec.threads().segment;
+    detail::launch_unless_fault(
+        exec, launch_shape{in.lanes.size(), threads, detail::pair_holes_kernel::shared_bytes(threads)},
+        detail::pair_holes_kernel{moves, table, storage});
+    auto const visit = [&](detail::few_moved const& some) {
+      int const lanes = in.lanes.size() * some.count;
+      int const pieces = pieces_of(exec.config(), lanes, in.lanes.bound);
+      detail::launch_unless_fault(exec, launch_shape{lanes * pieces, exec.threads().row, 0},
+                                  detail::move_pairs_kernel{moves, some, storage, pieces});
+    };
+    detail::moved_list planes(visit);
+    planes.add_planes(in);
+    planes.flush();
+    detail::permute_lanes(exec, moves, in, columns, false);
+  }
+
+ private:
+  /// How many pieces: enough blocks for the device, but at least 64 rows in each.
+  [[nodiscard]] static int pieces_of(launch_config const& numbers, int lanes, int bound) {
+    constexpr int rows_of_a_piece = 64;
+    int const wanted = (numbers.processors * 16 + lanes - 1) / lanes;
+    int const most = (bound / 2 + rows_of_a_piece - 1) / rows_of_a_piece;
+    return most < 1 ? 1 : wanted < most ? wanted : most;
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,106 @@
+// Calls of the CUDA runtime: their errors, what a device can have, and launches.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <kvpolicy/ops/cuda/run/block.cuh>
+#include <stdexcept>
+#include <string>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A call of the CUDA runtime failed. The text names the call and the error; `code()` is the error.
+class cuda_error : public std::runtime_error {
+ public:
+  cuda_error(char const* call, cudaError_t code)
+      : std::runtime_error(std::string(call) + ": " + cudaGetErrorName(code) + " (" + cudaGetErrorString(code) + ")"),
+        code_(code) {}
+  [[nodiscard]] cudaError_t code() const { return code_; }
+
+ private:
+  cudaError_t code_;
+};
+
+namespace detail {
+
+inline void cuda_call(char const* call, cudaError_t code) {
+  if (code != cudaSuccess) throw cuda_error(call, code);
+}
+
+[[nodiscard]] inline int device_attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  cuda_call("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+/// Lets a kernel have the device's most shared memory, since executors of other threads launch the same kernel.
+inline void allow_shared(void const* code, int most_shared) {
+  cuda_call("cudaFuncSetAttribute",
+            cudaFuncSetAttribute(code, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared));
+}
+
+/// True if kernels that are compiled for these architectures (800 for 8.0) have clusters on a device.
+template <int... Architectures>
+[[nodiscard]] constexpr bool compiled_for_clusters(int capability) {
+  return ((Architectures >= 900 && Architectures <= 10 * capability) || ...);
+}
+
+struct empty_kernel {
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&) const {}
+};
+
+/// The most blocks of a cluster, for blocks of any threads and any shared memory. A device whose multiprocessors are
+/// shared out to several users may have fewer than 8. Of the architectures that kernels are compiled for, the runtime
+/// says which one the device runs.
+template <int... Architectures>
+[[nodiscard]] int largest_cluster(int capability, int most_shared) {
+  constexpr int portable = 8;
+  if (!compiled_for_clusters<Architectures...>(capability)) return 1;
+  auto* const code = reinterpret_cast<void const*>(&run_kernel<empty_kernel, static_threads<512>, Architectures...>);
+  cudaFuncAttributes about{};
+  cuda_call("cudaFuncGetAttributes", cudaFuncGetAttributes(&about, code));
+  if (about.ptxVersion < 90) return 1;
+  allow_shared(code, most_shared);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(portable);
+  config.blockDim = dim3(static_threads<512>{});
+  config.dynamicSmemBytes = static_cast<std::size_t>(most_shared);
+  int most = 0;
+  cuda_call("cudaOccupancyMaxPotentialClusterSize", cudaOccupancyMaxPotentialClusterSize(&most, code, &config));
+  int blocks = 1;
+  while (2 * blocks <= most && 2 * blocks <= portable) blocks *= 2;
+  return blocks;
+}
+
+/// Launches a kernel on a stream: in clusters if the grid has them. `run` is the kernel's code.
+template <class Threads, class Kernel>
+void launch_on(cudaStream_t stream, launch_shape<Threads> const& shape, Kernel const& kernel, void (*run)(Kernel),
+               int most_shared) {
+  constexpr std::size_t without_opt_in = 48 * 1024;
+  auto* const code = reinterpret_cast<void const*>(run);
+  if (shape.shared > without_opt_in) allow_shared(code, most_shared);
+  void* arguments[] = {const_cast<Kernel*>(&kernel)};
+  dim3 const blocks(static_cast<unsigned>(shape.blocks));
+  dim3 const threads(static_cast<unsigned>(int{shape.threads}));
+  if (shape.cluster == 1) {
+    return cuda_call("cudaLaunchKernel", cudaLaunchKernel(code, blocks, threads, arguments, shape.shared, stream));
+  }
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<unsigned>(shape.cluster);
+  cluster.val.clusterDim.y = 1;
+  cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shape.shared;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  cuda_call("cudaLaunchKernelExC", cudaLaunchKernelExC(&config, code, arguments));
+}
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

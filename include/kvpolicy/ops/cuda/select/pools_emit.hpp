@@ -1,0 +1,167 @@
+// The last two of the seven launches of a shared budget, once the pool's threshold is known: how many entries each
+// segment keeps, and which. Ties at the threshold go to the lower segment, then to the lower ordinal.
+#pragma once
+
+#include <kvpolicy/ops/cuda/select/pools.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Which threshold decides what a segment keeps: that of its floor, that of its pool, or both, where they are the same
+/// key.
+enum class decided_by : int { floor, pool, both };
+
+[[nodiscard]] KVPOLICY_HD inline decided_by deciding_threshold(pool_segment const& one, pool_state const& pool) {
+  if (one.floor.key == pool.range.low) return decided_by::both;
+  bool const is_stricter = one.floor.key > pool.range.low;
+  return is_stricter == (pool.floors_fit != 0) ? decided_by::pool : decided_by::floor;
+}
+
+/// Where the floor's threshold is the pool's: how many of the segment's keys at it are within the floor.
+[[nodiscard]] KVPOLICY_HD inline int first_at_floor(pool_segment const& one) {
+  return one.equal < one.floor.ties ? one.equal : one.floor.ties;
+}
+
+/// How many of a segment's keys compete for the ties of its pool.
+struct competing_ties {
+  pools_in const& in;
+  [[nodiscard]] KVPOLICY_HD int operator()(int segment) const {
+    pool_segment const& one = in.segments[segment];
+    pool_state const& pool = in.pool_of(segment);
+    if (pool.fires == 0) return 0;
+    decided_by const decider = deciding_threshold(one, pool);
+    if (decider != decided_by::both) return decider == decided_by::pool ? one.equal : 0;
+    return pool.floors_fit != 0 ? one.equal - first_at_floor(one) : first_at_floor(one);
+  }
+};
+
+struct place_ties {
+  pools_in const& in;
+  KVPOLICY_HD void operator()(int segment, std::int64_t before, std::int64_t) const {
+    in.segments[segment].before = before;
+  }
+};
+
+/// How many entries a segment keeps.
+struct kept_of_segment {
+  pools_in const& in;
+
+  /// How many of the pool's ties this segment gets.
+  [[nodiscard]] KVPOLICY_HD int ties(int segment) const {
+    std::int64_t const before = in.segments[segment].before - in.segments[in.first_of(segment)].before;
+    std::int64_t const left = in.pool_of(segment).range.k - before;
+    int const competing = competing_ties{in}(segment);
+    return left <= 0 ? 0 : left < competing ? static_cast<int>(left) : competing;
+  }
+
+  [[nodiscard]] KVPOLICY_HD int operator()(int segment) const {
+    pool_segment const& one = in.segments[segment];
+    pool_state const& pool = in.pool_of(segment);
+    if (pool.fires == 0) return in.keep.seen[segment];
+    decided_by const decider = deciding_threshold(one, pool);
+    if (decider == decided_by::floor) return one.within;
+    bool const floor_too = decider == decided_by::both && pool.floors_fit != 0;
+    return one.forced + one.above + (floor_too ? first_at_floor(one) : 0) + ties(segment);
+  }
+};
+
+struct place_kept {
+  pools_in const& in;
+  KVPOLICY_HD void operator()(int segment, std::int64_t before, std::int64_t kept) const {
+    pool_segment& one = in.segments[segment];
+    pool_state const& pool = in.pool_of(segment);
+    decided_by const decider = deciding_threshold(one, pool);
+    bool const floor_too = decider == decided_by::both && pool.floors_fit != 0;
+    int const ties = kept_of_segment{in}.ties(segment) + (floor_too ? first_at_floor(one) : 0);
+    one.at =
+        decider == decided_by::floor ? one.floor : key_threshold{pool.range.low, ties < one.equal ? ties : all_ties};
+    in.keep.indptr[segment + 1] = before + kept;
+  }
+};
+
+struct count_at_threshold {
+  std::uint32_t threshold;
+  int& above;
+  int& equal;
+  KVPOLICY_HD void operator()(std::uint32_t key) const {
+    above += key != forced_key && key > threshold ? 1 : 0;
+    equal += key == threshold ? 1 : 0;
+  }
+};
+
+/// The sixth launch: counts each segment's keys above the pool's threshold and at it. From these the last block divides
+/// the ties among segments and writes the offsets.
+template <class Rule>
+struct count_at_threshold_kernel {
+  pools_in in;
+  Rule rule;
+  int* ticket;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    counting_storage const shared(block);
+    pool_state const& pool = in.pool_of(block.index());
+    if (pool.fires != 0 && deciding_threshold(in.segments[block.index()], pool) != decided_by::floor) {
+      count(block, block.index(), pool.range.low, shared.collective);
+    }
+    if (!last_block(block, ticket, shared.last)) return;
+    place_segments(block, in.keep.segments(), shared.collective, competing_ties{in}, place_ties{in});
+    block.sync();
+    place_segments(block, in.keep.segments(), shared.collective, kept_of_segment{in}, place_kept{in});
+    if (block.thread() == 0) in.keep.indptr[0] = 0;
+  }
+
+ private:
+  template <class Block>
+  KVPOLICY_HD void count(Block& block, int segment, std::uint32_t threshold, collective_storage* storage) const {
+    int above = 0;
+    int equal = 0;
+    in.keys_of(rule, segment).for_each(block, count_at_threshold{threshold, above, equal});
+    above = block.reduce(storage, above, plus_op{});
+    block.sync();
+    equal = block.reduce(storage, equal, plus_op{});
+    if (block.thread() != 0) return;
+    in.segments[segment].above = above;
+    in.segments[segment].equal = equal;
+  }
+};
+
+/// The last launch: writes the ordinals that each segment keeps.
+template <class Rule>
+struct emit_pool_kernel {
+  pools_in in;
+  Rule rule;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    int const segment = block.index();
+    int* const to = in.keep.indices + in.keep.indptr[segment];
+    if (in.pool_of(segment).fires == 0) return emit_all(block, in.keep.seen[segment], to);
+    segment_keys<Rule> const keys = in.keys_of(rule, segment);
+    select_storage const temp_storage(block, 0);
+    key_cut const cut = cut_at(block, keys, in.segments[segment].at, temp_storage);
+    emit_kept(block, keys, cut, to, temp_storage);
+  }
+};
+
+/// Decides with one budget for each `size` neighbouring segments. Takes seven launches.
+template <class Executor, class Rule>
+void decide_pools(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep, int size) {
+  int const segments = scores.segments();
+  auto const threads = exec.threads().segment;
+  int const capacity = keys_to_collect(exec.config(), scores.lanes.bound);
+  auto* const of_segments = reinterpret_cast<pool_segment*>(exec.scratch());
+  auto* const pools = reinterpret_cast<pool_state*>(of_segments + segments);
+  auto* const histograms = reinterpret_cast<std::uint32_t*>(pools + segments / size);
+  pools_in const in{scores, keep, size, of_segments, pools, histograms};
+  launch_each(exec, std::int64_t{segments / size} * histogram_bins, clear_pools{in});
+  exec.launch(launch_shape{segments, threads, select_storage::bytes(capacity)},
+              survey_kernel<Rule>{in, rule, capacity, exec.faults()});
+  for (int digits = 0; digits < 3; ++digits) {  // 11 bits each
+    exec.launch(launch_shape{segments, threads, select_storage::bytes(0)}, pool_histogram_kernel<Rule>{in, rule});
+  }
+  using counting = count_at_threshold_kernel<Rule>;
+  exec.launch(launch_shape{segments, threads, counting_storage::bytes()}, counting{in, rule, exec.tickets()});
+  exec.launch(launch_shape{segments, threads, select_storage::bytes(0)}, emit_pool_kernel<Rule>{in, rule});
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail
