@@ -102,7 +102,8 @@ TEST_SUITE("ops/golden/attention") {
                                                0xEB0148968503054Du, 0x89203FE4246EE048u, 0xA5DA39ABBC33D49Eu},
                                               {0x6D801FC00CB8CD9Cu, 0x02BC11B6686FA235u, 0xB347E0A73364D69Cu,
                                                0x7A66C7AC48BCA8BAu, 0xD16381927EEA3A33u, 0x7677F54C19BDBEDBu},
-                                              {0, 0, 0, 0, 0, 0}};
+                                              {0x796854A109689D99u, 0xABAD62442EDEE6A6u, 0x419A5E30D39AD31Cu,
+                                               0x2186FFBFEE700D81u, 0xFC51DDE9D61F0681u, 0x7BA4E64D4BB2F097u}};
       for (int i = 0; i < 6; ++i) {
         CAPTURE(i);
         CHECK(of_products(level, static_cast<kv::codec>(i / 2), i % 2 == 1) == golden[static_cast<int>(level)][i]);
