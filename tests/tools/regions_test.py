@@ -11,15 +11,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-KERNELS = ("listing", "lowest", "norms", "slots")
-OWN = re.compile(r"\d(avx2|avx512)\d|put_selected|selected_first")  # names of regions in mangled names, and functions with a target of their own
+KERNELS = ("listing", "lowest", "norms", "products", "slots", "softmax")
+OF_ROWS = ("softmax", "products")  # their tables are of blocks of 4, 16 and 32 rows
+OWN = re.compile(r"\d(avx2|avx512|avx512_bf16)\d|put_selected|selected_first|amx_(products|sweeps|rows|blocks)")  # names of regions in mangled names, and functions with a target of their own
 WIDE = re.compile(r"%[yz]mm|%k[0-7]|\tv[a-z]")
 
 
 def functions_with_vectors(compiler, include, level, folder):
     source, made = folder / "kernels.cpp", folder / f"kernels{level}.o"
+    tables = [(name, rows) for name in KERNELS for rows in (("<4>", "<16>", "<32>") if name in OF_ROWS else ("",))]
     source.write_text("".join(f"#include <kvpolicy/ops/host/kernels/{name}.hpp>\n" for name in KERNELS) +
-                      "".join(f"auto const& table_of_{name}(kvpolicy::isa level) {{ return kvpolicy::detail::{name}_for(level); }}\n" for name in KERNELS))
+                      "".join(f"auto const& table_{i}(kvpolicy::isa level) {{ return kvpolicy::detail::{name}_for{rows}(level); }}\n"
+                              for i, (name, rows) in enumerate(tables)))
     subprocess.run([compiler, "-std=c++20", level, "-I", include, "-c", source, "-o", made], check=True)
     shown = subprocess.run(["objdump", "-d", "--no-show-raw-insn", made], check=True, capture_output=True, text=True).stdout
     name, found = "", {}

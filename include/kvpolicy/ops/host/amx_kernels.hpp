@@ -16,11 +16,11 @@ struct amx_blocks {
   [[gnu::target(KVPOLICY_AMX)]] static void begin() { _tile_loadconfig(&shapes); }
   [[gnu::target(KVPOLICY_AMX)]] static void end() { _tile_release(); }
 
-  static constexpr block_kernels kernels = [] {
-    block_kernels made = avx512_blocks<Rows>::kernels_bf16;
-    made.tiles_f16 = amx_products<Rows, codec::f16, 3>::all;
-    made.tiles_bf16 = amx_products<Rows, codec::bf16, 1>::all;
-    made.tiles_split = amx_products<Rows, codec::bf16, 3>::all;
+  static constexpr product_kernels kernels = [] {
+    product_kernels made = avx512_bf16::products_of_pairs<Rows>;
+    made.set(product::tiles_f16, amx_products<Rows, codec::f16, 3>::all);
+    made.set(product::tiles_bf16, amx_products<Rows, codec::bf16, 1>::all);
+    made.set(product::tiles_split, amx_products<Rows, codec::bf16, 3>::all);
     if constexpr (Rows == most_rows) made.sweep_bf16 = amx_sweeps::run;
     made.pack_tiles = amx_rows::pack;
     made.begin_tiles = begin;

@@ -6,7 +6,7 @@
 #endif
 
 #include <cstdint>
-#include <kvpolicy/ops/host/block_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/logits.hpp>
 #include <kvpolicy/ops/host/row_tiles.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

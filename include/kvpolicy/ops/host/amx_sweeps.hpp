@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <kvpolicy/ops/host/amx_products.hpp>
+#include <kvpolicy/ops/host/kernels/softmax.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
-#include <kvpolicy/ops/host/softmax_avx512.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -56,7 +56,7 @@ struct amx_sweeps {
     }
     if constexpr (AddsMass) {
       for (int k = 0; k < of.count; ++k) {
-        of.mass[k] += block_bodies<16, most_rows>::across(_mm512_load_ps(mass + std::ptrdiff_t{16} * k), false);
+        of.mass[k] += avx512::sum(avx512::load_floats(mass + std::ptrdiff_t{16} * k));
       }
     }
   }
@@ -96,8 +96,6 @@ struct amx_sweeps {
   /// The softmax of a block over a tile of keys. `All`: each of its rows sees all of these keys.
   template <bool AddsMass, bool All>
   struct softmax {
-    using row_softmax = avx512_softmax<most_rows>;
-
     swept_keys const& of;
     swept_rows const& rows;
     float const* logits;  ///< not scaled yet
@@ -156,7 +154,10 @@ struct amx_sweeps {
       if constexpr (!AddsMass) _mm512_storeu_ps(rows.row_max + 16 * c, shift);
       shift = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(shift, _mm512_set1_ps(lowest), _CMP_NEQ_UQ), shift);
       if constexpr (AddsMass) return sum;
-      return _mm512_mul_ps(sum, row_softmax::exp_of(_mm512_sub_ps(before, shift)));
+      return _mm512_mul_ps(sum, exp_of(_mm512_sub_ps(before, shift)));
+    }
+    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline __m512 exp_of(__m512 const& x) {
+      return avx512::exp_of_shifted<most_rows>({x}).of;
     }
     /// NaN of a maximum stays, that of a logit does not.
     [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline __m512 higher(__m512 const& value,
@@ -170,7 +171,7 @@ struct amx_sweeps {
       __m512 all = AddsMass ? _mm512_load_ps(to) : _mm512_setzero_ps();
       for (int c = 0; c < columns; ++c) {
         auto const there = static_cast<__mmask16>(rows.there >> (16 * c));
-        __m512 const part = row_softmax::exp_of(_mm512_sub_ps(logit(k, c), shift[c]), there);
+        __m512 const part = _mm512_maskz_mov_ps(there, exp_of(_mm512_sub_ps(logit(k, c), shift[c])));
         if constexpr (AddsMass) {
           all = _mm512_fmadd_ps(part, sum[c], all);
         } else {

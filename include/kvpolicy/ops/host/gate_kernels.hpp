@@ -5,15 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/floats_avx512.hpp>
 #include <kvpolicy/ops/host/row_blocks.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
 struct gate_kernels {
-  /// Like `logits` of blocks of 32 rows, with the same sums, but for one key at a time instead of a whole step.
-  void (*multiply)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
   /// row[d] *= by[d] / sqrt(mean of the row's squares + 1e-6).
   void (*normalise)(float* row, int dims, float const* by) = nullptr;
   /// row[u] = silu(row[u] + bias[u]); `units` is a multiple of the block size.
@@ -23,13 +20,6 @@ struct gate_kernels {
 template <int Width>
 struct gate_bodies {
   using floats = typename vector_of<Width>::floats;
-  static constexpr int block = 32;
-
-  [[gnu::always_inline]] static inline void multiply(void const* const* keys, int count, int dims, void const* packed,
-                                                     float scale, float* out) {
-    block_bodies<Width, block>::template logits<1, block / Width>(keys, count, dims, packed, scale, out);
-  }
-
   [[gnu::always_inline]] static inline void normalise(float* row, int dims, float const* by) {
     floats squares{};
     int d = 0;
@@ -67,46 +57,32 @@ struct gate_bodies {
 
 /// Code for any compiler and processor.
 struct portable_gates {
-  static void multiply(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) {
-    gate_bodies<4>::multiply(keys, count, dims, packed, scale, out);
-  }
   static void normalise(float* row, int dims, float const* by) { gate_bodies<4>::normalise(row, dims, by); }
   static void activate(float* row, int units, float const* bias) { gate_bodies<4>::activate(row, units, bias); }
-  static constexpr gate_kernels kernels{multiply, normalise, activate};
+  static constexpr gate_kernels kernels{normalise, activate};
 };
 
 #if defined(__x86_64__)
 
 struct avx2_gates {
-  [[gnu::target(KVPOLICY_AVX2)]] static void multiply(void const* const* keys, int count, int dims, void const* packed,
-                                                      float scale, float* out) {
-    gate_bodies<8>::multiply(keys, count, dims, packed, scale, out);
-  }
   [[gnu::target(KVPOLICY_AVX2)]] static void normalise(float* row, int dims, float const* by) {
     gate_bodies<8>::normalise(row, dims, by);
   }
   [[gnu::target(KVPOLICY_AVX2)]] static void activate(float* row, int units, float const* bias) {
     gate_bodies<8>::activate(row, units, bias);
   }
-  static constexpr gate_kernels kernels{multiply, normalise, activate};
+  static constexpr gate_kernels kernels{normalise, activate};
 };
 
 struct avx512_gates {
   using bodies = gate_bodies<16>;
-  [[gnu::target(KVPOLICY_AVX512)]] static void multiply(void const* const* keys, int count, int dims,
-                                                        void const* packed, float scale, float* out) {
-    for (int k = 0; k < count; ++k) {
-      avx512_floats<bodies::block>::of_one(keys + k, dims, static_cast<float const*>(packed), scale,
-                                           out + static_cast<std::ptrdiff_t>(k) * bodies::block);
-    }
-  }
   [[gnu::target(KVPOLICY_AVX512)]] static void normalise(float* row, int dims, float const* by) {
     bodies::normalise(row, dims, by);
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void activate(float* row, int units, float const* bias) {
     bodies::activate(row, units, bias);
   }
-  static constexpr gate_kernels kernels{multiply, normalise, activate};
+  static constexpr gate_kernels kernels{normalise, activate};
 };
 
 #endif

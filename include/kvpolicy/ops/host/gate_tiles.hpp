@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <kvpolicy/core/error.hpp>
-#include <kvpolicy/ops/host/blocks_for.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gate_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <string>
 
@@ -39,7 +39,7 @@ inline void check_gate_scratch(char const* call, host_executor const& exec, std:
 }
 
 /// Converts a row to floats. Its elements are contiguous, or `step` bytes apart.
-inline void widen_row(block_kernels const& blocks, codec element, std::byte const* from, std::int64_t step, int dims,
+inline void widen_row(product_kernels const& blocks, codec element, std::byte const* from, std::int64_t step, int dims,
                       float* to) {
   if (step == bytes_of(element)) return blocks.widen(element, from, dims, to);
   load_row(element, from, step, dims, to);
@@ -56,7 +56,9 @@ class gate_block {
   }
 
   gate_block(isa simd_level, float* packed)
-      : logits_(blocks_for<sizes::block>(simd_level).logits), few_(gates_for(simd_level).multiply), packed_(packed) {}
+      : logits_(products_for<sizes::block>(simd_level).logits()),
+        few_(products_for<sizes::block>(simd_level).one_by_one),
+        packed_(packed) {}
 
   /// Packs `units` rows of weights, which are `stride` floats apart, as packed[column][unit], with zeros behind the
   /// last unit.

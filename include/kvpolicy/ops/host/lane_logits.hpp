@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <kvpolicy/core/signals.hpp>
-#include <kvpolicy/ops/host/blocks_for.hpp>
 #include <kvpolicy/ops/host/lane_rows.hpp>
 #include <kvpolicy/ops/host/pack_row.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
@@ -107,7 +106,7 @@ class lane_logits {
   /// Holds what the products of some blocks need: a thread's tile registers, if they are used.
   class in_use {
    public:
-    explicit in_use(block_kernels const* of) : of_(of) {
+    explicit in_use(product_kernels const* of) : of_(of) {
       if (of_ != nullptr) of_->begin_tiles();
     }
     in_use(in_use const&) = delete;
@@ -117,14 +116,14 @@ class lane_logits {
     }
 
    private:
-    block_kernels const* of_;
+    product_kernels const* of_;
   };
-  [[nodiscard]] in_use use(row_block const& block) const { return in_use(uses_tiles() ? block.kernels : nullptr); }
+  [[nodiscard]] in_use use(row_block const& block) const { return in_use(uses_tiles() ? block.products : nullptr); }
 
   /// Computes the logits of the first `count` keys of the current tile and a block's rows, which are in use.
   void tile(row_block const& block, int count, float* to) const {
-    kernel_of (*block.kernels)(address_, count, dims_, block.packed, scale_, to);
-    if (soft_cap_ > 0) block.kernels->cap(to, count * block.rows, soft_cap_);
+    block.products->of(by_)(address_, count, dims_, block.packed, scale_, to);
+    if (soft_cap_ > 0) block.softmax->cap(to, count * block.rows, soft_cap_);
   }
 
   /// Computes the logits of entries [begin, end), and writes them to `to`. Entries from `end` to `last` come next, and
@@ -146,13 +145,11 @@ class lane_logits {
     for (int e = 0; e < end; e += keys_of_a_tile) {
       int const count = take(e, end);
       float* const to = mass == nullptr ? nullptr : mass + e;
-      of.kernels->sweep_bf16({address_, e, count, dims_, scale_, tile_, to}, rows, blocks);
+      of.products->sweep_bf16({address_, e, count, dims_, scale_, tile_, to}, rows, blocks);
     }
   }
 
  private:
-  using kernel = void (*)(void const* const*, int, int, void const*, float, float*);
-
   /// Packed tiles of rows take more memory than rows in any other layout.
   static std::size_t floats_of_a_block(int dims) {
     return static_cast<std::size_t>(row_tiles::floats(dims, most_rows));
@@ -181,37 +178,14 @@ class lane_logits {
     }
     if (!are_few()) return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product::columns_bf16 : product::columns;
     if (bf16 && dims_ % 8 == 0) return rows_are_bf16() ? product::quads_bf16 : product::quads_split;
-    block_kernels const& few = blocks_for<few_rows>(simd_level_);
-    if (keys_->rows.contiguous() && dims_ % few.rows_multiple == 0) {
-      if (keys_->rows.element == codec::f16 && few.rows_f16 != nullptr) return product::rows_f16;
-      if (keys_->rows.element == codec::bf16 && few.rows_bf16 != nullptr) return product::rows_bf16;
+    product_kernels const& few = products_for<few_rows>(simd_level_);
+    codec const element = keys_->rows.element;
+    if (keys_->rows.contiguous() && dims_ % few.numbers_of_a_vector == 0 &&
+        (element == codec::f16 || element == codec::bf16)) {
+      product const read = element == codec::f16 ? product::rows_f16 : product::rows_bf16;
+      if (few.of(read) != nullptr) return read;
     }
-    return dims_ % 4 == 0 && few.quads != nullptr ? product::quads : product::rows;
-  }
-
-  [[nodiscard]] kernel kernel_of(block_kernels const& of) const {
-    switch (by_) {
-      case product::columns_bf16:
-        return of.logits_bf16;
-      case product::tiles_bf16:
-        return of.tiles_bf16;
-      case product::tiles_split:
-        return of.tiles_split;
-      case product::tiles_f16:
-        return of.tiles_f16;
-      case product::rows_f16:
-        return of.rows_f16;
-      case product::rows_bf16:
-        return of.rows_bf16;
-      case product::quads:
-        return of.quads;
-      case product::quads_bf16:
-        return of.quads_bf16;
-      case product::quads_split:
-        return of.quads_split;
-      default:
-        return of.logits;
-    }
+    return dims_ % 4 == 0 && few.of(product::quads) != nullptr ? product::quads : product::rows;
   }
 
   /// True if all keys of the current tile are aligned floats.
@@ -224,7 +198,7 @@ class lane_logits {
   }
 
   void widen(std::byte const* from, float* to) const {
-    if (keys_->rows.contiguous()) return blocks_for<16>(simd_level_).widen(keys_->rows.element, from, dims_, to);
+    if (keys_->rows.contiguous()) return products_for<16>(simd_level_).widen(keys_->rows.element, from, dims_, to);
     load_row(keys_->rows.element, from, keys_->rows.dim, dims_, to);
   }
 

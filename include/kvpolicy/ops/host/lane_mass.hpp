@@ -158,9 +158,9 @@ class lane_mass {
     for_each_stretch(block, values, [&](block_view const& view, int e) {
       make(view, e);
       leave_out(view, block.rows);
-      block.kernels->advance(view, block.row_max, block.sum);
+      block.softmax->advance(view, block.row_max, block.sum);
     });
-    block.kernels->finalize(scales_, (seen_ + stretch_ - 1) / stretch_, block.seen, block.row_max, block.sum);
+    block.softmax->finalize(scales_, (seen_ + stretch_ - 1) / stretch_, block.seen, block.row_max, block.sum);
   }
 
   /// Computes the probabilities of rows [first, first + count) in `values`.
@@ -172,14 +172,14 @@ class lane_mass {
     if (!has_sums()) return softmax(block, values, logits);
     for_each_stretch(block, values, [&](block_view const& view, int e) {
       logits(view, e);
-      block.kernels->normalise(view, block.lse);
+      block.softmax->normalise(view, block.lse);
     });
   }
 
   /// Reduces a block's rows, and writes the result to `out`, or combines it with `out` if `grow`.
   void reduce(row_block& block, float* values, reduction how, bool grow, float* out) {
     for_each_stretch(block, values, [&](block_view const& view, int e) {
-      block.kernels->reduce(view, how == reduction::max, grow, out + e);
+      block.softmax->reduce(view, how == reduction::max, grow, out + e);
     });
   }
 
@@ -218,8 +218,8 @@ class lane_mass {
         for (int b = 0; b < blocks; ++b) {
           block_view const view{block_, e, keys, block[b].seen, block[b].scale};
           logits_.tile(block[b], keys, block_);
-          block[b].kernels->normalise(view, block[b].lse);
-          block[b].kernels->reduce(view, how == reduction::max, begin > 0 || b > 0, total_ + e);
+          block[b].softmax->normalise(view, block[b].lse);
+          block[b].softmax->reduce(view, how == reduction::max, begin > 0 || b > 0, total_ + e);
         }
       }
     }
@@ -249,7 +249,7 @@ class lane_mass {
         on_logits ? plain_logits(block, h * count_ + r, count) : probabilities(block, h * count_ + r, count, block_);
         for_each_stretch(block, block_, [&](block_view const& view, int e) {
           float* const into = combined + static_cast<std::ptrdiff_t>(e) * block.rows;
-          block.kernels->gather_head(view, how_.group == reduction::max, h > 0, into);
+          block.softmax->gather_head(view, how_.group == reduction::max, h > 0, into);
         });
       }
       scale_all(1);

@@ -8,21 +8,6 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The kernel that multiplies keys and rows, which determines how rows are packed.
-enum class product {
-  columns,
-  columns_bf16,
-  tiles_bf16,
-  tiles_split,
-  tiles_f16,
-  rows,
-  rows_f16,
-  rows_bf16,
-  quads,
-  quads_bf16,
-  quads_split
-};
-
 inline float nearest_bf16(float value) {
   std::byte rounded[2];
   store(codec::bf16, value, rounded);
@@ -46,11 +31,11 @@ inline void pack_row(product by, float const* row, int dims, int i, row_block co
       for (int d = 0; d < dims; ++d) block.packed[std::ptrdiff_t{d} * block.rows + i] = row[d];
       return;
     case product::tiles_f16:
-      return block.kernels->pack_tiles({block.rows, 3, false}, row, dims, i, block.packed);
+      return block.products->pack_tiles({block.rows, 3, false}, row, dims, i, block.packed);
     case product::tiles_bf16:
-      return block.kernels->pack_tiles({block.rows, 1, true}, row, dims, i, block.packed);
+      return block.products->pack_tiles({block.rows, 1, true}, row, dims, i, block.packed);
     case product::tiles_split:
-      return block.kernels->pack_tiles({block.rows, 3, true}, row, dims, i, block.packed);
+      return block.products->pack_tiles({block.rows, 3, true}, row, dims, i, block.packed);
     case product::rows:
     case product::rows_f16:
     case product::rows_bf16:

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <kvpolicy/ops/host/blocks_for.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/page_bounds.hpp>
@@ -167,7 +167,7 @@ class page_bounder {
     if (to_.element == from_.rows.element || is_fp8(from_.rows.element)) {
       std::memcpy(row, high_, static_cast<std::size_t>(to_.row_bytes()));
     } else {
-      blocks_for<16>(simd_level_)
+      products_for<16>(simd_level_)
           .widen(from_.rows.element, reinterpret_cast<std::byte const*>(high_), 2 * to_.dims,
                  reinterpret_cast<float*>(row));
     }

@@ -134,7 +134,7 @@ class page_products {
       for (int b = 0; b < there; ++b) {
         int const count = logits[b].take(p, pages);
         logits[b].tile(block[b], count, values_);
-        block[b].kernels->reduce({values_, p, count, block[b].seen, block[b].scale}, how == reduction::max,
+        block[b].softmax->reduce({values_, p, count, block[b].seen, block[b].scale}, how == reduction::max,
                                  begin + b > 0, out + p);
       }
     }

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <kvpolicy/ops/host/blocks_for.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gate_kernels.hpp>
 #include <kvpolicy/ops/host/gate_tiles.hpp>
+#include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/host/residual_kernels.hpp>
 #include <kvpolicy/ops/host/unit_sums.hpp>
 #include <kvpolicy/ops/retention_gates.hpp>
@@ -40,7 +40,7 @@ class retention_gate_task {
   }
 
   retention_gate_task(isa simd_level, retention_gate_weights const& weights, int layer, scratch_arena arena)
-      : blocks_(blocks_for<sizes::block>(simd_level)),
+      : blocks_(products_for<sizes::block>(simd_level)),
         gates_(gates_for(simd_level)),
         unit_sums_(unit_sums_for(simd_level)),
         blend_(residual_for(simd_level).blend),
@@ -137,7 +137,7 @@ class retention_gate_task {
     }
   }
 
-  block_kernels const& blocks_;
+  product_kernels const& blocks_;
   gate_kernels const& gates_;
   unit_sums unit_sums_;
   void (*blend_)(float const* from, int count, float const* shrink, float* to, std::int64_t stride);

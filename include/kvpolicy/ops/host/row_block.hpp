@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/ops/host/blocks_for.hpp>
+#include <kvpolicy/ops/host/kernels/products.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -22,7 +22,8 @@ inline void fold(float& into, float value, reduction how, bool first) {
 struct row_block {
   float* packed = nullptr;
   int rows = 0;
-  block_kernels const* kernels = nullptr;
+  product_kernels const* products = nullptr;
+  softmax_kernels const* softmax = nullptr;
   int seen[most_rows] = {};
   float scale[most_rows] = {};
   float lse[most_rows] = {};
@@ -41,9 +42,18 @@ struct row_block {
   /// Sets the number of rows to 4, 16 or 32. Not all of them need be used.
   void set_rows(isa simd_level, int count) {
     rows = count;
-    kernels = count == few_rows ? &blocks_for<few_rows>(simd_level)
-              : count == 16     ? &blocks_for<16>(simd_level)
-                                : &blocks_for<32>(simd_level);
+    if (count == few_rows) {
+      use<few_rows>(simd_level);
+    } else {
+      count == 16 ? use<16>(simd_level) : use<most_rows>(simd_level);
+    }
+  }
+
+ private:
+  template <int Rows>
+  void use(isa simd_level) {
+    products = &products_for<Rows>(simd_level);
+    softmax = &softmax_for<Rows>(simd_level);
   }
 };
 

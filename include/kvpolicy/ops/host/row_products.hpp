@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <kvpolicy/ops/host/blocks_for.hpp>
+#include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/residual.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -14,7 +14,7 @@ class row_products {
   using sizes = residual_sizes;
   static_assert(sizes::rows_of_a_tile <= keys_of_a_tile, "a tile is multiplied in one call");
 
-  explicit row_products(isa simd_level) : blocks_(blocks_for<sizes::block>(simd_level)) {}
+  explicit row_products(isa simd_level) : blocks_(products_for<sizes::block>(simd_level)) {}
 
   /// out[row][32] = scale times the products of `count` rows of `dims` numbers. `follow`: how many more rows lie behind
   /// these, and will be multiplied soon.
@@ -30,10 +30,10 @@ class row_products {
   void multiply_tile(float const* row, std::int64_t stride, int left, int follow, std::int64_t dims,
                      float const* weights, float scale, float* out) {
     for (int i = 0; i < 2 * keys_of_a_tile; ++i, row += i < left + follow ? stride : 0) address_[i] = row;
-    blocks_.logits(address_, std::min(sizes::rows_of_a_tile, left), static_cast<int>(dims), weights, scale, out);
+    blocks_.logits()(address_, std::min(sizes::rows_of_a_tile, left), static_cast<int>(dims), weights, scale, out);
   }
 
-  block_kernels const& blocks_;
+  product_kernels const& blocks_;
   void const* address_[2 * keys_of_a_tile] = {};
 };
 

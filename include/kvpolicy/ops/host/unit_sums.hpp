@@ -106,7 +106,7 @@ struct avx2_unit_sums {
     __m256d const next_high = _mm256_castps_pd(_mm256_unpackhi_ps(c, d));
     __m256d const columns[4] = {_mm256_unpacklo_pd(low, next_low), _mm256_unpackhi_pd(low, next_low),
                                 _mm256_unpacklo_pd(high, next_high), _mm256_unpackhi_pd(high, next_high)};
-    for (int i = 0; i < 4; ++i) sum += _mm256_castpd_ps(columns[i]) * _mm256_set1_ps(row[i]);
+    for (int i = 0; i < 4; ++i) sum = _mm256_fmadd_ps(_mm256_castpd_ps(columns[i]), _mm256_set1_ps(row[i]), sum);
   }
   [[gnu::target(KVPOLICY_AVX2)]] static void sums(unit_weights const& weights, float const* row, float* out) {
     std::int64_t const stride = weights.stride;
@@ -124,8 +124,8 @@ struct avx2_unit_sums {
       float column[unit_weights::units];
       for (int u = 0; u < unit_weights::units; ++u) column[u] = weights.of_unit[u * stride + c];
       __m256 const factor = _mm256_set1_ps(row[c]);
-      sum += _mm256_loadu_ps(column) * factor;
-      upper_sum += _mm256_loadu_ps(column + 8) * factor;
+      sum = _mm256_fmadd_ps(_mm256_loadu_ps(column), factor, sum);
+      upper_sum = _mm256_fmadd_ps(_mm256_loadu_ps(column + 8), factor, upper_sum);
     }
     _mm256_storeu_ps(out, sum);
     _mm256_storeu_ps(out + 8, upper_sum);

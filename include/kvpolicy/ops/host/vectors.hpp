@@ -71,19 +71,6 @@ template <class Vector>
   static_cast<anywhere<Vector>*>(to)->value = from;
 }
 
-/// Converts bf16 elements to floats.
-template <int Width>
-[[gnu::always_inline]] inline void widen_bf16(std::byte const* from, int count, float* to) {
-  int d = 0;
-  for (; d + Width <= count; d += Width) {
-    typename vector_of<Width>::halves raw;
-    get(raw, from + 2 * d);
-    typename vector_of<Width>::words const bits = __builtin_convertvector(raw, typename vector_of<Width>::words) << 16;
-    put(bits, to + d);
-  }
-  for (; d < count; ++d) to[d] = load(codec::bf16, from + 2 * d);
-}
-
 /// Computes e^f for f from -ln 2 / 2 to ln 2 / 2.
 template <int Width>
 [[gnu::always_inline]] inline void exp_near_zero(typename vector_of<Width>::floats const& f,
@@ -114,18 +101,7 @@ template <int Width>
   x = __builtin_bit_cast(floats, bits);
 }
 
-/// Replaces x by e^x, to 2 units in the last place from -87 to 88; below, the result is 0; above, e^88. NaN stays NaN.
-template <int Width>
-[[gnu::always_inline]] inline void exp_each(typename vector_of<Width>::floats& x) {
-  using floats = typename vector_of<Width>::floats;
-  typename vector_of<Width>::ints const vanishes = x < -87.0f;
-  x = vanishes ? floats{} - 87.0f : (x > 88.0f ? floats{} + 88.0f : x);
-  floats const turns = x * 1.44269504f;
-  exp_inside<Width>(x, turns + (turns < 0.0f ? floats{} - 0.5f : floats{} + 0.5f));
-  x = vanishes ? floats{} : x;
-}
-
-/// Does the same for x that is at most 0 or NaN.
+/// Replaces x, which is at most 0 or NaN, by e^x, to 2 units in the last place; below -87 the result is 0.
 template <int Width>
 [[gnu::always_inline]] inline void exp_of_negative(typename vector_of<Width>::floats& x) {
   using floats = typename vector_of<Width>::floats;
@@ -133,44 +109,6 @@ template <int Width>
   x = vanishes ? floats{} - 87.0f : x;
   exp_inside<Width>(x, x * 1.44269504f - 0.5f);
   x = vanishes ? floats{} : x;
-}
-
-/// Replaces x by tanh x, to 3 units in the last place. NaN stays NaN, and an infinity becomes 1 or -1.
-template <int Width>
-[[gnu::always_inline]] inline void tanh_each(typename vector_of<Width>::floats& x) {
-  using floats = typename vector_of<Width>::floats;
-  floats const size = x < 0.0f ? -x : x;
-  floats const square = x * x;
-  floats near = square * -5.70498872745e-3f + 2.06390887954e-2f;  // Cephes' polynomial for |x| < 0.625
-  near = near * square - 5.37397155531e-2f;
-  near = near * square + 1.33314422036e-1f;
-  near = near * square - 3.33332819422e-1f;
-  near = near * square * x + x;
-  floats shrunk = size * -2.0f;
-  exp_of_negative<Width>(shrunk);
-  floats const far = (1.0f - shrunk) / (1.0f + shrunk);
-  x = size < 0.625f ? near : (x < 0.0f ? -far : far);
-}
-
-/// Replaces each of `count` numbers x by cap tanh(x / cap).
-template <int Width>
-[[gnu::always_inline]] inline void cap_all(float* values, int count, float cap) {
-  typename vector_of<Width>::floats some;
-  int i = 0;
-  for (; i + Width <= count; i += Width) {
-    get(some, values + i);
-    some /= cap;
-    tanh_each<Width>(some);
-    put(some * cap, values + i);
-  }
-  if (i == count) return;
-  float rest[static_cast<std::size_t>(Width)] = {};
-  std::copy_n(values + i, count - i, rest);
-  get(some, rest);
-  some /= cap;
-  tanh_each<Width>(some);
-  put(some * cap, rest);
-  std::copy_n(rest, count - i, values + i);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

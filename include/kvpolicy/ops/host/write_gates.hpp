@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <kvpolicy/ops/host/blocks_for.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gate_kernels.hpp>
 #include <kvpolicy/ops/host/gate_tiles.hpp>
+#include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/host/residual_kernels.hpp>
 #include <kvpolicy/ops/host/unit_sums.hpp>
 #include <kvpolicy/ops/write_gates.hpp>
@@ -34,7 +34,7 @@ class write_gate_task {
   }
 
   write_gate_task(isa simd_level, write_gate_weights const& weights, lane this_lane, scratch_arena arena)
-      : blocks_(blocks_for<sizes::block>(simd_level)),
+      : blocks_(products_for<sizes::block>(simd_level)),
         gates_(gates_for(simd_level)),
         unit_sums_(unit_sums_for(simd_level)),
         perceive_(residual_for(simd_level).perceive),
@@ -105,7 +105,7 @@ class write_gate_task {
     }
   }
 
-  block_kernels const& blocks_;
+  product_kernels const& blocks_;
   gate_kernels const& gates_;
   unit_sums unit_sums_;
   void (*perceive_)(hidden_tile const& tile, float* out);

@@ -4,7 +4,7 @@
 struct every_score {
   float const* scores;
 
-  [[gnu::always_inline]] inline floats load(int e) const { return load_floats(scores + e); }
+  [[gnu::always_inline]] inline floats load(int e) const { return load_once(scores + e); }
   [[gnu::always_inline]] inline float at(int e) const { return scores[e]; }
   [[gnu::always_inline]] inline void prefetch(int e) const { __builtin_prefetch(scores + e, 0, 3); }
 };
@@ -18,7 +18,7 @@ struct scores_inside {
   [[gnu::always_inline]] inline floats load(int e) const {
     ints const at = load_as(ints{}, position + e);
     mask const outside = (same_as(at, positions.low) > at) | !(same_as(at, positions.high) > at);
-    return choose(outside, same_floats(__builtin_inff()), load_floats(scores + e));
+    return choose(outside, repeated(__builtin_inff()), load_once(scores + e));
   }
   [[gnu::always_inline]] inline float at(int e) const {
     return positions.has(position[e]) ? scores[e] : __builtin_inff();
@@ -47,10 +47,10 @@ template <int Vectors, class Scores>
   } else if constexpr (Vectors == 2) {
     floats const some = scores.load(e), more = scores.load(e + width);
     nan = nan | unordered(some, more);
-    return lower_of(some, more);
+    return smaller(some, more);
   } else {
     floats const some = lowest_of_columns<Vectors / 2>(scores, e, nan);
-    return lower_of(some, lowest_of_columns<Vectors / 2>(scores, e + Vectors / 2 * width, nan));
+    return smaller(some, lowest_of_columns<Vectors / 2>(scores, e + Vectors / 2 * width, nan));
   }
 }
 
@@ -75,14 +75,14 @@ template <class Scores>
   constexpr int vectors = 16, block = vectors * width;
   constexpr int ahead = 1024;  // entries: behind a short row the row of the next lane begins
   if (count < width) return lowest_of_few(scores, count);
-  floats low = same_floats(__builtin_inff());
+  floats low = repeated(__builtin_inff());
   ints first = same_as(ints{}, 0), last = first;
   mask nan = unordered(low, low);
   auto const note = [&](floats here, int e) KVPOLICY_INLINED {
     ints const now = same_as(ints{}, e);
     first = choose(here < low, now, first);
     last = choose(here <= low, now, last);
-    low = lower_of(here, low);
+    low = smaller(here, low);
   };
   int e = static_cast<int>((0 - reinterpret_cast<std::uintptr_t>(scores.scores) / sizeof(float)) % width);
   if (e > 0) note(lowest_of_columns<1>(scores, 0, nan), 0);
@@ -97,7 +97,7 @@ template <class Scores>
   store(first, begin);
   store(last, end);
   float const least = least_of(low);
-  unsigned columns = bits_of(low == same_floats(least));
+  unsigned columns = bits_of(low == repeated(least));
   lowest_score found{least, -1, (columns & (columns - 1)) != 0, any(nan)};
   for (; columns != 0; columns &= columns - 1) {
     int const column = __builtin_ctz(columns);
@@ -129,7 +129,7 @@ inline int last_lowest(float const* scores, int count, std::int64_t* nan) {
   int e = 0;
   for (; e + width <= count; e += width, now = now + same_as(now, width)) {
     ints const here = load_as(now, position + e);
-    mask const newer = (load_floats(scores + e) == same_floats(value)) & (here > newest) &
+    mask const newer = (load_once(scores + e) == repeated(value)) & (here > newest) &
                        !(same_as(here, positions.low) > here) & (same_as(here, positions.high) > here);
     at = choose(newer, now, at);
     newest = choose(newer, here, newest);

@@ -129,12 +129,6 @@ constexpr int lanes_of(ints) { return width; }
 
 // Comparisons of floats
 
-[[gnu::always_inline]] inline floats load_floats(float const* from) {
-  floats made;
-  get_once(made.of, from);
-  return made;
-}
-[[gnu::always_inline]] inline floats same_floats(float value) { return {_mm256_set1_ps(value)}; }
 [[gnu::always_inline]] inline mask operator==(floats a, floats b) {
   return {_mm256_castps_si256(_mm256_cmp_ps(a.of, b.of, _CMP_EQ_OQ))};
 }
@@ -154,9 +148,58 @@ constexpr int lanes_of(ints) { return width; }
 [[gnu::always_inline]] inline floats choose(mask which, floats yes, floats no) {
   return {_mm256_blendv_ps(no.of, yes.of, _mm256_castsi256_ps(which.of))};
 }
-[[gnu::always_inline]] inline floats lower_of(floats a, floats b) { return {_mm256_min_ps(a.of, b.of)}; }
 [[gnu::always_inline]] inline float least_of(floats a) {
   __m128 const four = _mm_min_ps(_mm256_castps256_ps128(a.of), _mm256_extractf128_ps(a.of, 1));
   __m128 const two = _mm_min_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_min_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+// Logits and softmax
+
+struct four {
+  typename vector_of<4>::floats of;
+};
+constexpr bool has_scaling = false;
+
+[[gnu::always_inline]] inline floats load_floats(void const* from) {
+  return {_mm256_loadu_ps(static_cast<float const*>(from))};
+}
+[[gnu::always_inline]] inline floats load_bf16(std::byte const* from) {
+  __m128i const some = _mm_loadu_si128(reinterpret_cast<__m128i const*>(from));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(some), 16))};
+}
+[[gnu::always_inline]] inline void store(floats some, float* to) { _mm256_storeu_ps(to, some.of); }
+[[gnu::always_inline]] inline floats repeated(float value) { return {_mm256_set1_ps(value)}; }
+[[gnu::always_inline]] inline floats repeated(four some) {
+  return {_mm256_insertf128_ps(_mm256_castps128_ps256(some.of), some.of, 1)};
+}
+[[gnu::always_inline]] inline floats repeated_four(void const* from) {
+  return {_mm256_broadcast_ps(static_cast<__m128 const*>(from))};
+}
+template <int I>
+[[gnu::always_inline]] inline four quarter(floats some) {
+  return {_mm256_extractf128_ps(some.of, I)};
+}
+[[gnu::always_inline]] inline floats mul_add(floats a, floats b, floats c) {
+  return {_mm256_fmadd_ps(a.of, b.of, c.of)};
+}
+[[gnu::always_inline]] inline float mul_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+[[gnu::always_inline]] inline floats larger(floats a, floats b) { return {_mm256_max_ps(a.of, b.of)}; }
+[[gnu::always_inline]] inline floats smaller(floats a, floats b) { return {_mm256_min_ps(a.of, b.of)}; }
+
+[[gnu::always_inline]] inline mask not_below(floats a, floats b) {
+  return {_mm256_castps_si256(_mm256_cmp_ps(a.of, b.of, _CMP_NLT_UQ))};
+}
+[[gnu::always_inline]] inline floats only(mask which, floats some) {
+  return {_mm256_and_ps(_mm256_castsi256_ps(which.of), some.of)};
+}
+
+[[gnu::always_inline]] inline ints truncated(floats a) { return {_mm256_cvttps_epi32(a.of)}; }
+[[gnu::always_inline]] inline floats as_floats(ints a) { return {_mm256_cvtepi32_ps(a.of)}; }
+[[gnu::always_inline]] inline floats scale_by_power(floats p, ints n) {
+  return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p.of), _mm256_slli_epi32(n.of, 23)))};
+}
+[[gnu::always_inline]] inline four sums_of_four(floats a, floats b, floats c, floats d) {
+  __m256 const all = _mm256_hadd_ps(_mm256_hadd_ps(a.of, b.of), _mm256_hadd_ps(c.of, d.of));
+  return {_mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1))};
 }

@@ -150,12 +150,6 @@ constexpr int lanes_of(ints) { return width; }
 
 // Comparisons of floats
 
-[[gnu::always_inline]] inline floats load_floats(float const* from) {
-  floats made;
-  get_once(made.of, from);
-  return made;
-}
-[[gnu::always_inline]] inline floats same_floats(float value) { return {_mm512_set1_ps(value)}; }
 [[gnu::always_inline]] inline mask operator==(floats a, floats b) {
   return {_mm512_cmp_ps_mask(a.of, b.of, _CMP_EQ_OQ)};
 }
@@ -173,11 +167,69 @@ constexpr int lanes_of(ints) { return width; }
 [[gnu::always_inline]] inline floats choose(mask which, floats yes, floats no) {
   return {_mm512_mask_blend_ps(which.of, no.of, yes.of)};
 }
-[[gnu::always_inline]] inline floats lower_of(floats a, floats b) { return {_mm512_maskz_min_ps(0xFFFF, a.of, b.of)}; }
 [[gnu::always_inline]] inline float least_of(floats a) {
   __m256 const eight =
       _mm256_min_ps(_mm512_maskz_extractf32x8_ps(0xFF, a.of, 0), _mm512_maskz_extractf32x8_ps(0xFF, a.of, 1));
   __m128 const four = _mm_min_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   __m128 const two = _mm_min_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_min_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+// Logits and softmax
+
+struct four {
+  typename vector_of<4>::floats of;
+};
+constexpr bool has_scaling = true;
+
+[[gnu::always_inline]] inline floats load_floats(void const* from) { return {_mm512_loadu_ps(from)}; }
+[[gnu::always_inline]] inline floats load_bf16(std::byte const* from) {
+  __m256i const some = _mm256_loadu_si256(reinterpret_cast<__m256i const*>(from));
+  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, some), 16))};
+}
+[[gnu::always_inline]] inline void store(floats some, float* to) { _mm512_storeu_ps(to, some.of); }
+[[gnu::always_inline]] inline floats repeated(float value) { return {_mm512_set1_ps(value)}; }
+[[gnu::always_inline]] inline floats repeated(four some) { return {_mm512_maskz_broadcast_f32x4(0xFFFF, some.of)}; }
+[[gnu::always_inline]] inline floats repeated_four(void const* from) {
+  return {_mm512_maskz_broadcast_f32x4(0xFFFF, _mm_loadu_ps(static_cast<float const*>(from)))};
+}
+template <int I>
+[[gnu::always_inline]] inline four quarter(floats some) {
+  return {_mm512_maskz_extractf32x4_ps(0xF, some.of, I)};
+}
+[[gnu::always_inline]] inline floats mul_add(floats a, floats b, floats c) {
+  return {_mm512_fmadd_ps(a.of, b.of, c.of)};
+}
+[[gnu::always_inline]] inline float mul_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+[[gnu::always_inline]] inline floats larger(floats a, floats b) { return {_mm512_maskz_max_ps(0xFFFF, a.of, b.of)}; }
+[[gnu::always_inline]] inline floats smaller(floats a, floats b) { return {_mm512_maskz_min_ps(0xFFFF, a.of, b.of)}; }
+
+[[gnu::always_inline]] inline mask not_below(floats a, floats b) {
+  return {_mm512_cmp_ps_mask(a.of, b.of, _CMP_NLT_UQ)};
+}
+[[gnu::always_inline]] inline floats only(mask which, floats some) { return {_mm512_maskz_mov_ps(which.of, some.of)}; }
+
+[[gnu::always_inline]] inline floats truncated(floats a) {
+  return {_mm512_maskz_cvtepi32_ps(0xFFFF, _mm512_maskz_cvttps_epi32(0xFFFF, a.of))};
+}
+[[gnu::always_inline]] inline floats as_floats(floats a) { return a; }
+[[gnu::always_inline]] inline floats scale_by_power(floats p, floats n) {
+  return {_mm512_maskz_scalef_ps(0xFFFF, p.of, n.of)};
+}
+/// Each quarter of the result has a sum of each of four vectors.
+[[gnu::always_inline]] inline floats add_fours(floats a, floats b, floats c, floats d) {
+  __mmask16 const all = 0xFFFF;
+  __m512 const ab = _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, a.of, b.of), _mm512_maskz_unpackhi_ps(all, a.of, b.of));
+  __m512 const cd = _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, c.of, d.of), _mm512_maskz_unpackhi_ps(all, c.of, d.of));
+  return {_mm512_add_ps(_mm512_maskz_shuffle_ps(all, ab, cd, 0x44), _mm512_maskz_shuffle_ps(all, ab, cd, 0xEE))};
+}
+[[gnu::always_inline]] inline four sums_of_four(floats a, floats b, floats c, floats d) {
+  __m512 const all = add_fours(a, b, c, d).of;
+  __m256 const two = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_maskz_extractf32x8_ps(0xFF, all, 1));
+  return {_mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1))};
+}
+/// Rows of a square of four become its columns.
+[[gnu::always_inline]] inline floats turned_square(floats a) {
+  __m512i const order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return {_mm512_maskz_permutexvar_ps(0xFFFF, order, a.of)};
 }

@@ -97,6 +97,8 @@ namespace portable {
 #include <kvpolicy/ops/host/simd/portable.kernel.hpp>
 // Then what is written over them.
 #include <kvpolicy/ops/host/simd/passes.kernel.hpp>
+// Then functions of floats.
+#include <kvpolicy/ops/host/simd/math.kernel.hpp>
 }  // namespace portable
 #if defined(__x86_64__)
 
@@ -105,6 +107,8 @@ namespace avx2 {
 #include <kvpolicy/ops/host/simd/avx2.kernel.hpp>
 // Then what is written over them.
 #include <kvpolicy/ops/host/simd/passes.kernel.hpp>
+// Then functions of floats.
+#include <kvpolicy/ops/host/simd/math.kernel.hpp>
 }  // namespace avx2
 KVPOLICY_END_REGION
 
@@ -113,6 +117,8 @@ namespace avx512 {
 #include <kvpolicy/ops/host/simd/avx512.kernel.hpp>
 // Then what is written over them.
 #include <kvpolicy/ops/host/simd/passes.kernel.hpp>
+// Then functions of floats.
+#include <kvpolicy/ops/host/simd/math.kernel.hpp>
 }  // namespace avx512
 KVPOLICY_END_REGION
 

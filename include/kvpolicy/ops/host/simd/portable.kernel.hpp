@@ -100,12 +100,6 @@ using padded = zero_padded<Bytes>;
 struct mask {
   typename vector_of<width>::ints of;
 };
-[[gnu::always_inline]] inline floats load_floats(float const* from) {
-  floats made;
-  get_once(made.of, from);
-  return made;
-}
-[[gnu::always_inline]] inline floats same_floats(float value) { return {typename vector_of<width>::floats{} + value}; }
 [[gnu::always_inline]] inline ints load_as(ints, int const* from) {
   ints made;
   get_once(made.of, from);
@@ -133,9 +127,74 @@ struct mask {
 }
 [[gnu::always_inline]] inline ints choose(mask which, ints yes, ints no) { return {which.of ? yes.of : no.of}; }
 [[gnu::always_inline]] inline floats choose(mask which, floats yes, floats no) { return {which.of ? yes.of : no.of}; }
-/// The lower of each two numbers; b where one is NaN.
-[[gnu::always_inline]] inline floats lower_of(floats a, floats b) { return {a.of < b.of ? a.of : b.of}; }
 [[gnu::always_inline]] inline float least_of(floats a) {
   float const low = a.of[0] < a.of[1] ? a.of[0] : a.of[1], high = a.of[2] < a.of[3] ? a.of[2] : a.of[3];
   return low < high ? low : high;
+}
+
+// Logits and softmax
+
+/// Four numbers, whatever the width: the rows of a small block.
+struct four {
+  typename vector_of<4>::floats of;
+};
+/// True if `scale_by_power` takes whole numbers as floats: then `nearest` rounds in two operations.
+constexpr bool has_scaling = false;
+
+[[gnu::always_inline]] inline floats load_floats(void const* from) {
+  floats made;
+  get(made.of, from);
+  return made;
+}
+[[gnu::always_inline]] inline floats load_bf16(std::byte const* from) {
+  using words = typename vector_of<width>::words;
+  typename vector_of<width>::halves some;
+  get(some, from);
+  return {__builtin_bit_cast(typename vector_of<width>::floats, __builtin_convertvector(some, words) << 16)};
+}
+[[gnu::always_inline]] inline void store(floats some, float* to) { put(some.of, to); }
+[[gnu::always_inline]] inline floats repeated(float value) {
+  return {typename vector_of<width>::floats{value, value, value, value}};
+}
+/// Four numbers, again and again.
+[[gnu::always_inline]] inline floats repeated(four some) { return {some.of}; }
+[[gnu::always_inline]] inline floats repeated_four(void const* from) { return load_floats(from); }
+/// Numbers 4 I to 4 I + 3 of a vector.
+template <int I>
+[[gnu::always_inline]] inline four quarter(floats some) {
+  return {some.of};
+}
+/// a b + c: one operation, which rounds once, where there is one.
+[[gnu::always_inline]] inline floats mul_add(floats a, floats b, floats c) { return {a.of * b.of + c.of}; }
+[[gnu::always_inline]] inline float mul_add(float a, float b, float c) { return a * b + c; }
+/// b if one of them is NaN, and where both are zero.
+[[gnu::always_inline]] inline floats larger(floats a, floats b) { return {a.of > b.of ? a.of : b.of}; }
+[[gnu::always_inline]] inline floats smaller(floats a, floats b) { return {a.of < b.of ? a.of : b.of}; }
+
+/// True also of NaN.
+[[gnu::always_inline]] inline mask not_below(floats a, floats b) { return {~(a.of < b.of)}; }
+/// Zero elsewhere.
+[[gnu::always_inline]] inline floats only(mask which, floats some) {
+  using bits = typename vector_of<width>::ints;
+  return {__builtin_bit_cast(typename vector_of<width>::floats, __builtin_bit_cast(bits, some.of) & which.of)};
+}
+
+/// The whole numbers below, towards zero, and what they are as floats; p 2^n.
+[[gnu::always_inline]] inline ints truncated(floats a) {
+  return {__builtin_convertvector(a.of, typename vector_of<width>::ints)};
+}
+[[gnu::always_inline]] inline floats as_floats(ints a) {
+  return {__builtin_convertvector(a.of, typename vector_of<width>::floats)};
+}
+/// Unsigned: entries that a row does not see may be far above its maximum, and their results are dropped.
+[[gnu::always_inline]] inline floats scale_by_power(floats p, ints n) {
+  using words = typename vector_of<width>::words;
+  words const bits = __builtin_bit_cast(words, p.of) + (__builtin_bit_cast(words, n.of) << 23);
+  return {__builtin_bit_cast(typename vector_of<width>::floats, bits)};
+}
+/// The sum of each of four vectors, added in an order of the instruction set's own.
+[[gnu::always_inline]] inline four sums_of_four(floats a, floats b, floats c, floats d) {
+  using numbers = typename vector_of<4>::floats;
+  return {numbers{(a.of[0] + a.of[1]) + (a.of[2] + a.of[3]), (b.of[0] + b.of[1]) + (b.of[2] + b.of[3]),
+                  (c.of[0] + c.of[1]) + (c.of[2] + c.of[3]), (d.of[0] + d.of[1]) + (d.of[2] + d.of[3])}};
 }

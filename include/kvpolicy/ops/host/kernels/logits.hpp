@@ -1,0 +1,101 @@
+// Products of keys and blocks of query rows, for each instruction set.
+//
+// A block has 4, 16 or 32 rows. Of large blocks a key is multiplied by all rows at once, number by number, so that no
+// step adds across a vector. Of few rows a vector has several numbers of a row.
+#pragma once
+
+#include <kvpolicy/ops/host/kernels/softmax.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
+#include <kvpolicy/ops/host/row_tiles.hpp>
+#include <kvpolicy/ops/host/rows.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Keys that are multiplied in one call. It is a multiple of the step of every kernel.
+inline constexpr int keys_of_a_tile = 24;
+
+/// The kernel that multiplies keys and rows, which determines how rows are packed in floats, or in pairs of bf16.
+enum class product {
+  columns,       ///< [dims][rows]
+  columns_bf16,  ///< bf16 keys and rows: [dims / 2][rows] pairs
+  tiles_bf16,    ///< bf16 keys and rows, with a matrix unit: `row_tiles`, which `pack_tiles` packs
+  tiles_split,   ///< bf16 keys and float rows
+  tiles_f16,     ///< f16 keys and float rows
+  rows,          ///< few rows: [row][dims]
+  rows_f16,      ///< f16 keys; a vector's numbers divide dims
+  rows_bf16,
+  quads,       ///< few rows, of which a vector has four numbers of each: [dims / 4][row][4]; 4 divides dims
+  quads_bf16,  ///< bf16 keys and rows: [dims / 8][row][4 pairs]; 8 divides dims
+  quads_split  ///< bf16 keys and float rows, split into two bf16 numbers, which have 16 bits: [dims / 8][2][row][4
+               ///< pairs]
+};
+
+/// The softmax of a block of `most_rows` rows, whose logits are computed twice instead of being stored.
+struct swept_rows {
+  void const* packed = nullptr;
+  int const* seen = nullptr;  ///< the entries that a row sees
+  int all_see = 0;            ///< the entries that all rows see
+  unsigned there = 0;         ///< a bit for each row that is not only there to fill up the block
+  float* row_max = nullptr;   ///< the maximum of a row's logits so far
+  float* sum = nullptr;       ///< the sum of e^(logit - maximum) so far; for the second pass, 1 / that of all entries
+};
+
+/// A tile of keys, of which the first `count` count.
+struct swept_keys {
+  void const* const* keys = nullptr;  ///< behind them are the keys of the next tile, which may be prefetched
+  int first = 0;                      ///< the entry of the first key
+  int count = 0;
+  int dims = 0;
+  float scale = 0;
+  void* copy = nullptr;   ///< memory for the keys, padded with zeros to a multiple of 32 dims
+  float* mass = nullptr;  ///< null in the first pass; the second pass adds each key's mass to it
+};
+
+/// The products of blocks with one number of rows. What an instruction set does not have, or would not be faster, is
+/// null.
+struct product_kernels {
+  /// out[k][r] = scale * key k . row r. A whole step of keys is read, and the keys of the next tile may be prefetched.
+  using function = void (*)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
+  function by[11];
+  /// Like `columns`, with the same sums, but for one key at a time instead of a whole step.
+  function one_by_one;
+  /// Converts a row of contiguous elements to floats.
+  void (*widen)(codec element, std::byte const* from, int dims, float* to);
+  int numbers_of_a_vector;
+  /// With a matrix unit: tiles are multiplied between `begin_tiles` and `end_tiles`, which set up and release a
+  /// thread's tile registers. `sweep_bf16` is one of two passes of some blocks of `most_rows` rows over a tile of keys.
+  void (*pack_tiles)(row_tiles const& layout, float const* row, int dims, int i, float* to);
+  void (*begin_tiles)();
+  void (*end_tiles)();
+  void (*sweep_bf16)(swept_keys const& of, swept_rows const* rows, int blocks);
+
+  [[nodiscard]] constexpr function of(product which) const { return by[static_cast<int>(which)]; }
+  constexpr void set(product which, function is) { by[static_cast<int>(which)] = is; }
+  /// The product of float keys and rows.
+  [[nodiscard]] function logits() const { return of(product::columns); }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail
+
+#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/logits.kernel.hpp>
+#include <kvpolicy/ops/host/simd/each_isa.hpp>
+
+#if defined(__x86_64__)
+
+// A region of its own, for products of pairs of bf16 only.
+#define KVPOLICY_AVX512_BF16 KVPOLICY_AVX512 ",avx512bf16"
+KVPOLICY_BEGIN_REGION(KVPOLICY_AVX512_BF16)
+namespace KVPOLICY_NAMESPACE::detail::avx512_bf16 {
+#include <kvpolicy/ops/host/simd/avx512.kernel.hpp>
+// Then what is written over them.
+#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
+// Then functions of floats.
+#include <kvpolicy/ops/host/simd/math.kernel.hpp>
+// Then the kernels, and the products of pairs.
+#include <kvpolicy/ops/host/kernels/logits.kernel.hpp>
+// After the products that they are made of.
+#include <kvpolicy/ops/host/kernels/pairs.kernel.hpp>
+}  // namespace KVPOLICY_NAMESPACE::detail::avx512_bf16
+KVPOLICY_END_REGION
+
+#endif

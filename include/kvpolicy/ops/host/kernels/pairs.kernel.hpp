@@ -1,0 +1,22 @@
+// Products of pairs of bf16: one operation multiplies and adds both.
+
+struct of_pairs {
+  static constexpr int bytes = 2;
+  [[gnu::always_inline]] static inline floats add(floats sums, floats key, floats rows) {
+    return {_mm512_dpbf16_ps(sums.of, __builtin_bit_cast(__m512bh, key.of), __builtin_bit_cast(__m512bh, rows.of))};
+  }
+};
+
+template <int Rows>
+constexpr product_kernels make_products_of_pairs() {
+  product_kernels made = make_products<Rows>();
+  if constexpr (Rows > few_rows) {
+    made.set(product::columns_bf16, columns_of<of_pairs, Rows>);
+  } else {
+    made.set(product::quads_bf16, multiply_quads<of_pairs, 1, 12, floats>);  // enough chains to hide their latency
+    made.set(product::quads_split, multiply_quads<of_pairs, 2, 8, floats>);
+  }
+  return made;
+}
+template <int Rows>
+inline constexpr product_kernels products_of_pairs = make_products_of_pairs<Rows>();

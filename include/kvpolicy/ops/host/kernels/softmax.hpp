@@ -1,0 +1,63 @@
+// The softmax of blocks of rows, for each instruction set.
+//
+// A block has 4, 16 or 32 interleaved rows: value (entry e, row r) is at [e * rows + r]. So softmax runs down the
+// columns, and no step adds across a vector until the last one. A vector has some rows of one entry, or a few entries
+// of few rows.
+#pragma once
+
+#include <kvpolicy/core/config.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/simd/operations.hpp>
+#include <limits>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Rows of the smallest block, for a decode step or a memory, which would leave most of a larger block empty.
+inline constexpr int few_rows = 4;
+
+/// Rows of the largest block.
+inline constexpr int most_rows = 32;
+
+/// Unnormalised probabilities of a block. Row r sees entry first + e if first + e < seen[r], and the factor `scale[r]`
+/// normalises its values. Rows that only fill up the block see nothing. Where a vector has several entries, functions
+/// overwrite what is behind the last one, up to a whole vector.
+struct block_view {
+  float* values;
+  int first;
+  int count;
+  int const* seen;
+  float* scale;
+};
+
+/// The softmax of blocks with one number of rows.
+struct softmax_kernels {
+  /// One stretch of an online softmax. Logits become e^(logit - maximum of the row so far), `scale` becomes that
+  /// maximum, and row_max and sum [rows] are updated. The stretches of a row are processed in order, while each is in
+  /// the cache.
+  void (*advance)(block_view const& block, float* row_max, float* sum);
+  /// Follows the last stretch: `scale` [stretches][rows] becomes the factor that normalises each stretch's values.
+  void (*finalize)(float* scale, int stretches, int const* seen, float const* row_max, float const* sum);
+  /// Each of `count` logits x becomes cap tanh(x / cap).
+  void (*cap)(float* logits, int count, float cap);
+  /// Logits become e^(logit - lse), and scale 1.
+  void (*normalise)(block_view const& block, float const* lse);
+  /// Reduces the block's rows to their sum or maximum, which overwrites out[e], or is combined with it if `grow`.
+  void (*reduce)(block_view const& block, bool maximum, bool grow, float* out);
+  /// Overwrites into[e][r] with a head's probabilities, or combines it with them by sum or maximum if `grow`.
+  void (*gather_head)(block_view const& block, bool maximum, bool grow, float* into);
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail
+
+#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/softmax.kernel.hpp>
+#include <kvpolicy/ops/host/simd/each_isa.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The kernels of blocks of `Rows` rows for an executor's instruction set.
+template <int Rows>
+[[nodiscard]] softmax_kernels const& softmax_for(isa simd_level) {
+  return of_level(simd_level, portable::softmax<Rows>, avx2::softmax<Rows>, avx512::softmax<Rows>);
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail
