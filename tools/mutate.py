@@ -34,7 +34,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADERS = ROOT / "include/kvpolicy"
-ROOMS = ["core/*", "ops/*", "ops/host/*", "ops/host/kernels/*", "ops/host/simd/*", "decision/*", "eviction/*", "layout/*", "printed/*", "protect/*", "budget/*", "trigger/*",
+ROOMS = ["core/*", "ops/*", "ops/host/*", "ops/host/attention/*", "ops/host/kernels/*", "ops/host/simd/*", "decision/*", "eviction/*", "layout/*", "printed/*", "protect/*", "budget/*", "trigger/*",
          "recorders/*", "scorers/*", "accounting/*", "admission/*", "selection/*", "session/*", "step/*",
          "lifecycle/*", "groups/*"]
 MOST_ACCEPTED = 0.05
@@ -90,18 +90,17 @@ COVER = [
     ("ops/*select_if.hpp", "admission/dual scorers/trim_kv_options admission/batch laws/keep_set_laws"),
     ("ops/host/select*.hpp", "ops/select ops/top_k ops/pooled_floors ops/pooled_top_k"),
     ("ops/host/vectors.hpp", "ops/blocks ops/attention_mass"),
-    ("ops/host/*block*.hpp", "ops/blocks ops/attention_mass"),
-    ("ops/host/lane_logits.hpp", "ops/blocks ops/attention_mass"),
+    ("ops/host/attention/*.hpp", "ops/golden/attention ops/blocks ops/attention_mass eviction/worked_examples"),
+    ("ops/host/kernels/logits*.hpp", "ops/golden/attention ops/blocks ops/attention_mass"),
+    ("ops/host/kernels/softmax*.hpp", "ops/golden/attention ops/blocks ops/attention_mass"),
     ("ops/*map.hpp", "ops/combine ops/map ops/row_norm"),
     ("ops/*row_norm.hpp", "ops/combine ops/record_norms ops/row_norm"),
     ("ops/host/kernels/lowest*.hpp", "ops/golden/passes ops/argmin"),
     ("ops/host/kernels/norms*.hpp", "ops/golden/passes ops/row_norm"),
     ("ops/host/kernels/listing*.hpp", "ops/golden/passes ops/listed_kernels"),
-    ("ops/host/simd/*.hpp", "ops/golden/passes ops/slot_kernels ops/listed_kernels"),
+    ("ops/host/simd/*.hpp", "ops/golden/passes ops/golden/attention ops/slot_kernels ops/listed_kernels"),
     ("ops/*ring_append.hpp", "ops/ring_append"),
     ("ops/*attention_mass.hpp", "ops/blocks ops/attention_mass"),
-    ("ops/host/lane_mass.hpp", "ops/attention_mass ops/blocks eviction/worked_examples"),
-    ("ops/host/few_rows.hpp", "ops/blocks ops/attention_mass"),
     ("ops/host/rows.hpp", "ops/blocks ops/row_norm ops/rerotate ops/page_bounds recorders/remember scorers/intent_kv"),
     ("ops/host/segments.hpp", "laws/keep_set_laws ops/top_k ops/argmin stages/reduce_lanes laws/throwing_verbs"),
     ("ops/*append_rows.hpp", "ops/append_rows admission/dual admission/batch step/step"),

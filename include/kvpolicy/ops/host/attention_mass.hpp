@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/host/attention/lane_mass.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/lane_mass.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE {

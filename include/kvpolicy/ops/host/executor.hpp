@@ -7,7 +7,7 @@
 #include <cstring>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
-#include <kvpolicy/ops/host/amx_permission.hpp>
+#include <kvpolicy/ops/host/amx/permission.hpp>
 #include <kvpolicy/ops/host/worker_threads.hpp>
 #include <limits>
 #include <new>

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <kvpolicy/ops/host/attention/row_products.hpp>
 #include <kvpolicy/ops/host/folded_head.hpp>
-#include <kvpolicy/ops/host/row_products.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE::detail {

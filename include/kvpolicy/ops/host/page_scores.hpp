@@ -6,7 +6,7 @@
 #else
 
 #include <algorithm>
-#include <kvpolicy/ops/host/lane_logits.hpp>
+#include <kvpolicy/ops/host/attention/lane_logits.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
 #include <limits>
 

@@ -4,9 +4,9 @@
 // step adds across a vector. Of few rows a vector has several numbers of a row.
 #pragma once
 
+#include <kvpolicy/ops/host/amx/row_tiles.hpp>
 #include <kvpolicy/ops/host/kernels/softmax.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
-#include <kvpolicy/ops/host/row_tiles.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

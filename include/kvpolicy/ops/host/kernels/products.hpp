@@ -1,7 +1,7 @@
 // The choice of the products of an executor.
 #pragma once
 
-#include <kvpolicy/ops/host/amx_kernels.hpp>
+#include <kvpolicy/ops/host/amx/kernels.hpp>
 #include <kvpolicy/ops/host/kernels/logits.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

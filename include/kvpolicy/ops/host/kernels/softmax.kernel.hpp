@@ -49,13 +49,13 @@ template <int Rows, bool All>
 [[gnu::always_inline]] inline void advance_column(block_view const& block, int column, ints limit, float* row_max,
                                                   float* sum) {
   constexpr int step = entries<Rows>;
-  floats const lowest = repeated(lowest_logit);
+
   floats const before = load_rows<Rows>(row_max, column);
   floats most[4];  // one alone would make each maximum wait for the one before it
   each<4>([&](auto i) KVPOLICY_INLINED { most[i] = before; });
   auto const take = [&](int e, auto& into) KVPOLICY_INLINED {
     floats value = load_floats(values_at<Rows>(block.values, e, column));
-    if constexpr (!All) value = choose(limit > same_as(limit, e), value, lowest);
+    if constexpr (!All) value = choose(limit > same_as(limit, e), value, repeated(lowest_logit));
     into = larger(value, into);
   };
   int e = 0;
@@ -67,7 +67,7 @@ template <int Rows, bool All>
   if constexpr (step > 1) {
     now = repeated(fold_quarters(now, [](auto a, auto b) KVPOLICY_INLINED { return larger(b, a); }));
   }
-  floats const zero = only(!(now == lowest), now);  // 0: no entry seen yet, or only logits of -inf
+  floats const zero = only(!(now == repeated(lowest_logit)), now);  // 0: no entry seen yet, or only logits of -inf
   floats const shrink = exp_of_shifted<Rows>(before - zero);
   floats const so_far = load_rows<Rows>(sum, column);
   floats total = no_floats();

@@ -6,8 +6,8 @@
 #endif
 
 #include <cstdint>
+#include <kvpolicy/ops/host/amx/row_tiles.hpp>
 #include <kvpolicy/ops/host/kernels/logits.hpp>
-#include <kvpolicy/ops/host/row_tiles.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 

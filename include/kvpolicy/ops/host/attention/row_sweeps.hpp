@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/ops/host/lane_logits.hpp>
+#include <kvpolicy/ops/host/attention/lane_logits.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE::detail {

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <kvpolicy/ops/host/amx_products.hpp>
+#include <kvpolicy/ops/host/amx/products.hpp>
 #include <kvpolicy/ops/host/kernels/softmax.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 #include <limits>

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/ops/host/amx/row_tiles.hpp>
+#include <kvpolicy/ops/host/attention/pack_row.hpp>
+#include <kvpolicy/ops/host/attention/row_block.hpp>
 #include <kvpolicy/ops/host/lane_rows.hpp>
-#include <kvpolicy/ops/host/pack_row.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
-#include <kvpolicy/ops/host/row_block.hpp>
-#include <kvpolicy/ops/host/row_tiles.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/host/attention/lane_logits.hpp>
+#include <kvpolicy/ops/host/attention/row_sweeps.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/lane_logits.hpp>
-#include <kvpolicy/ops/host/row_sweeps.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE::detail {

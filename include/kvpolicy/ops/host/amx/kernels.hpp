@@ -1,8 +1,8 @@
 // The table of the kernels of a processor with AMX.
 #pragma once
 
-#include <kvpolicy/ops/host/amx_products.hpp>
-#include <kvpolicy/ops/host/amx_sweeps.hpp>
+#include <kvpolicy/ops/host/amx/products.hpp>
+#include <kvpolicy/ops/host/amx/sweeps.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <kvpolicy/core/codec.hpp>
-#include <kvpolicy/ops/host/row_block.hpp>
+#include <kvpolicy/ops/host/attention/row_block.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
