@@ -47,34 +47,19 @@ template <class Product, int Rows>
 [[gnu::always_inline]] inline bool multiply_adjacent(void const* const* keys, std::ptrdiff_t bytes, float const* packed,
                                                      float scale, float* out) {
   constexpr int part = Rows / width;
-  auto const at = [&](int k) KVPOLICY_INLINED { return reinterpret_cast<std::intptr_t>(keys[k]); };
+  auto const at = [&](int k) KVPOLICY_INLINED { return static_cast<std::byte const*>(keys[k]); };
   std::intptr_t odd = 0;
-  for (int k = 1; k < 12; ++k) odd |= at(k) - at(k - 1) - bytes;
+  for (int k = 1; k < 12; ++k)
+    odd |= std::bit_cast<std::intptr_t>(at(k)) - std::bit_cast<std::intptr_t>(at(k - 1)) - bytes;
   if (odd != 0) return false;
-  std::byte const* key[4];
-  for (int k = 0; k < 4; ++k) key[k] = static_cast<std::byte const*>(keys[3 * k]);
-  auto const *next = static_cast<std::byte const*>(keys[12]), *after = static_cast<std::byte const*>(keys[24]);
-  std::ptrdiff_t const advance = keys[12] == keys[13] ? 0 : 64;  // 0: no key follows
+  std::byte const *key[4] = {at(0), at(3), at(6), at(9)}, *next = at(12), *after = at(24);
+  std::ptrdiff_t const advance = at(12) == at(13) ? 0 : 64;  // 0: no key follows
   float const* line = out;
   floats sums[static_cast<std::size_t>(12 * part)];
   each<12 * part>([&](auto i) KVPOLICY_INLINED { sums[i] = no_floats(); });
-  auto const add = [&](auto d) KVPOLICY_INLINED {
-    floats rows[static_cast<std::size_t>(part)];
-    each<part>([&](auto p) KVPOLICY_INLINED { rows[p] = load_floats(packed + d * Rows + p * width); });
-    each<12 * part>([&](auto i) KVPOLICY_INLINED {
-      float const number = unit_at(key[i / part / 3] + i / part % 3 * bytes + 4 * d);
-      sums[i] = Product::add(sums[i], repeated(number), rows[i % part]);
-    });
-  };
-  auto const go_on = [&](int by) KVPOLICY_INLINED {
-    each<4>([&](auto k) KVPOLICY_INLINED {
-      key[k] += by;
-      __asm__("" : "+r"(key[k]));  // g++ else adds to a vector of them, in memory
-    });
-  };
-  std::ptrdiff_t left = bytes / 4;
-  for (; left >= 4; left -= 4, packed += 4 * Rows) {
+  for (std::ptrdiff_t left = bytes / 4; left > 0; left -= 4, packed += 4 * Rows) {
     each<4>([&](auto d) KVPOLICY_INLINED {
+      if (d >= left) return;
       if (d < 3) {
         prefetch_here<3>(next), prefetch_here(after);
         next += advance, after += advance;
@@ -82,13 +67,17 @@ template <class Product, int Rows>
         __builtin_prefetch(line, 1);
         line += floats_of_a_line;
       }
-      add(d);
+      floats rows[static_cast<std::size_t>(part)];
+      each<part>([&](auto p) KVPOLICY_INLINED { rows[p] = load_floats(packed + d * Rows + p * width); });
+      each<12 * part>([&](auto i) KVPOLICY_INLINED {
+        float const number = unit_at(key[i / part / 3] + i / part % 3 * bytes + 4 * d);
+        sums[i] = Product::add(sums[i], repeated(number), rows[i % part]);
+      });
     });
-    go_on(16);
-  }
-  for (; left > 0; --left, packed += Rows) {
-    add(std::integral_constant<int, 0>{});
-    go_on(4);
+    each<4>([&](auto k) KVPOLICY_INLINED {
+      key[k] += 16;
+      __asm__("" : "+r"(key[k]));  // g++ else adds to a vector of them, in memory
+    });
   }
   each<12 * part>([&](auto i) KVPOLICY_INLINED { store(sums[i] * repeated(scale), out + i * width); });
   return true;
