@@ -66,14 +66,11 @@ void check_pick(Policy const& policy) {
   auto const refuse = [&](bool wrong, char const* rule) {
     kv::expects(!wrong, "llama_cpp::engine", "policy", [&] { return to_string(policy); }, rule);
   };
-  refuse(kv::detail::drops_lowest_one(policy),
+  refuse(kv::detail::resolve(policy).drops_one,
          "lowest_one lists the entry that is dropped, and llama.cpp's cells are freed by moving those that are kept: "
          "without it the budget alone decides");
-  bool counts_itself = false;
-  kv::detail::with_pick(kv::detail::pick_of(policy),
-                        [&]<class Pick>(Pick const&) { counts_itself = kv::threshold<Pick>; });
   refuse(
-      counts_itself && decides_of(policy) != kv::granularity::token,
+      kv::detail::resolve(policy).by_threshold && decides_of(policy) != kv::granularity::token,
       "lanes that each keep what reaches a threshold keep different numbers of entries, and lanes of llama.cpp share "
       "their cells: an admission goes through by_token");
 }
@@ -86,8 +83,7 @@ void check_shares(Policy const& policy, kv::shape const& model, std::int64_t ent
     kv::expects(false, "llama_cpp::engine", "policy.budget", found, why);
   };
   constexpr auto rule = "lanes of llama.cpp share their cells, so that all of them keep equally many entries";
-  auto const limit = kv::detail::counted_budget(kv::detail::in_entries(policy.budget, model, entry_bytes),
-                                                kv::detail::decides_again(policy));
+  auto const limit = kv::detail::resolve(policy).limit(model, entry_bytes);
   if (decides_of(policy) == kv::granularity::token) return;
   if (kv::detail::compares_layers(limit)) refuse("different for each layer", rule);
   using limit_type = std::remove_const_t<decltype(limit)>;

@@ -102,7 +102,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
               2 * sizeof(report) + sizeof(apply_stats) + detail::counted_rows_bytes(in, [&](auto const& visit) {
                 detail::visit_kinds_of_rows_of_scorer(policy.score, visit);
               });
-  if (detail::allots_shares(policy)) made.plan += static_cast<std::size_t>(in.lanes.size()) * sizeof(int);
+  if (detail::resolve(policy).allots) made.plan += static_cast<std::size_t>(in.lanes.size()) * sizeof(int);
   made.state = detail::epoch_bytes(in) + detail::column_bytes(recorders_of(policy.score), in, 0) +
                (std::size_t{0} + ... + detail::bytes_of_columns(detail::columns_of_applier(hows, in), in, 0));
   made.scratch = std::max({detail::scratch_to_observe<backend>(recorders_of(policy.score), in.shape, in.lanes),

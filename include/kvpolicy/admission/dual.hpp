@@ -107,7 +107,7 @@ void check_exits(char const* call, Executor const& exec, Policy const& policy, s
   check_same_lanes(call, "global.lanes", both.global.entries.lanes, state.global.lanes());
   check_same_lanes(call, "plan.lanes", window, plans.decided.lanes());
   check_state(call, state.window, recorders_of(policy.score));
-  check_plan(call, exec, policy, window, model, plans.decided);
+  check_plan(call, exec, resolve(policy), window, model, plans.decided);
   check_reserved(call, exec,
                  std::max(scratch_to_decide<backend>(policy, model, window), scratch_to_promote<backend>(both)));
   in.check(call, model);
@@ -140,7 +140,7 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
                                         plans.decided, plans.exits(), stats};
     if (passing.keep != nullptr || !promote_together(exec, policy, seen, asked, to)) {
       ops::count_exits(exec, both.window.lanes, asked, plans.exits());
-      decide_checked(exec, policy, seen, both.window.shape, plans.decided);
+      decide_checked(exec, resolve(policy), seen, both.window.shape, plans.decided);
       std::array const sources{promoted{&plans.decided.keep(), &both.window, columns, nullptr}, passing};
       ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.global, of_pages,
                        policy.cap, stats);

@@ -51,24 +51,23 @@ void check_policy(char const* call, Policy const& policy, shape const& model) {
 /// scores of all heads, and a rank has only some of them. The same holds for a scorer whose heads decide together
 /// without a reduction over the ranks.
 template <executor Executor, class Policy>
-void refuse_pool_of_ranks(char const* call, Executor const& exec, Policy const& policy) {
-  budget_scope const scope = scope_of(policy.budget);
-  expects(scope == budget_scope::lane || ranks_of(exec) == 1, call, "budget.scope", to_string(scope),
+void refuse_pool_of_ranks(char const* call, Executor const& exec, resolved<Policy> const& of) {
+  expects(of.scope == budget_scope::lane || ranks_of(exec) == 1, call, "budget.scope", to_string(of.scope),
           [&] { return "the heads that share it are on " + std::to_string(ranks_of(exec)) + " ranks: gather first"; });
-  expects(facts_of(policy.score).safe_across_ranks || ranks_of(exec) == 1, call, "score.decides",
-          to_string(granularity{policy.score.decides}), [&] {
-            return "heads of " + std::to_string(ranks_of(exec)) + " ranks decide, and the scorer does not reduce";
-          });
+  expects(of.scorer.safe_across_ranks || ranks_of(exec) == 1, call, "score.decides", to_string(of.decides), [&] {
+    return "heads of " + std::to_string(ranks_of(exec)) + " ranks decide, and the scorer does not reduce";
+  });
 }
 
 /// Checks that the plan was made for this policy, and that lanes can share the budget in the budget's scope.
 template <executor Executor, class Policy>
-void check_plan(char const* call, Executor const& exec, Policy const& policy, lanes const& batch, shape const& model,
-                plan<Executor> const& into) {
-  expects(into.decides() == policy.score.decides, call, "plan.decides", to_string(into.decides()),
+void check_plan(char const* call, Executor const& exec, resolved<Policy> const& of, lanes const& batch,
+                shape const& model, plan<Executor> const& into) {
+  Policy const& policy = of.policy;
+  expects(into.decides() == of.decides, call, "plan.decides", to_string(into.decides()),
           "the plan was made for another granularity");
-  refuse_pool_of_ranks(call, exec, policy);
-  int const segments = kvpolicy::segments(batch, policy.score.decides);
+  refuse_pool_of_ranks(call, exec, of);
+  int const segments = kvpolicy::segments(batch, of.decides);
   expects(
       segments <= into.segments(), call, "signals.lanes", [&] { return std::to_string(segments) + " segments"; },
       [&] {
@@ -77,17 +76,13 @@ void check_plan(char const* call, Executor const& exec, Policy const& policy, la
       });
   expects(spare_rows(policy.score, batch, model) <= into.spare_rows(), call, "plan",
           "without the spare rows that this policy needs", "make_plan makes it for the policy that decides");
-  expects(!allots_shares(policy) || into.allots(), call, "plan", "without room for shares",
+  expects(!of.allots || into.allots(), call, "plan", "without room for shares",
           "make_plan makes it for the policy that decides");
-  budget_scope const scope = scope_of(policy.budget);
   expects(scope_at_once(policy.budget) != budget_scope::global || batch.layers() == model.layers, call,
           "signals.lanes.layers", batch.layers(),
           [&] { return "all " + std::to_string(model.layers) + " layers share this budget"; });
-  with_pick(pick_of(policy), [&]<class Pick>(Pick const&) {
-    if constexpr (std::same_as<Pick, lowest_one>) {
-      expects(scope == budget_scope::lane, call, "budget.scope", to_string(scope), "every lane drops one of its own");
-    }
-  });
+  expects(!of.drops_one || of.scope == budget_scope::lane, call, "budget.scope", to_string(of.scope),
+          "every lane drops one of its own");
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

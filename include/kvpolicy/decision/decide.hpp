@@ -24,14 +24,6 @@ namespace detail {
 template <class Score, class Bag>
 concept scores_by_entry = requires(Score const& score, Bag const& in) { score.entry_scores(in); };
 
-/// True if a policy's pick drops the entry with the lowest score.
-template <class Policy>
-bool drops_lowest_one(Policy const& policy) {
-  bool drops = false;
-  with_pick(pick_of(policy), [&]<class Pick>(Pick const&) { drops = std::same_as<Pick, lowest_one>; });
-  return drops;
-}
-
 /// True if the policy decides by `lowest_one` without a table of scores, because engines that give `lanes.order` want
 /// steps which cost as little as they can.
 template <class Policy, class Bag>
@@ -44,11 +36,11 @@ bool decides_by_entry(score_view const& scores) {
 
 /// Refuses entries that are out of order, unless the policy drops the lowest one and its parts do not read the order.
 template <class Backend, class Policy, class Bag>
-void refuse_unread_order(Policy const& policy, Bag const& in, lanes const& batch) {
+void refuse_unread_order(resolved<Policy> const& of, Bag const& in, lanes const& batch) {
   if (batch.order.data == nullptr) return;
-  bool any = scores_by_entry<score_of<Policy>, Bag> || facts_of(policy.score).any_order;
-  any = any && drops_lowest_one(policy);
-  with_forced(policy, in, [&]<class Forces, class Protect>(Forces const&, Protect const&) {
+  bool any = scores_by_entry<score_of<Policy>, Bag> || of.scorer.any_order;
+  any = any && of.drops_one;
+  with_forced(of.policy, in, [&]<class Forces, class Protect>(Forces const&, Protect const&) {
     any = any && has_candidates<Forces> && has_candidates<Protect>;
   });
   if (!any) refuse_out_of_order<Backend>("decide", batch, "this policy");
@@ -72,25 +64,24 @@ void pick_by_rule(Executor& exec, Policy const& policy, Bag const& all_signals, 
 /// Decides, after the caller has checked everything but the data in memory. `epochs` are those of the state, which
 /// `apply` will compare.
 template <executor Executor, class Policy, class Bag>
-void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals, shape const& model,
+void decide_checked(Executor& exec, resolved<Policy> const& of, Bag const& all_signals, shape const& model,
                     plan<Executor>& into, by_lane<std::uint64_t> const& epochs = {}) {
   using score_type = score_of<Policy>;
+  Policy const& policy = of.policy;
   score_view scores = into.scores(all_signals.lanes);
   keep_set keep = into.keep_storage(all_signals.lanes);
   keep.epochs = epochs;
-  if (drops_lowest_one(policy)) keep.lists = side::dropped;
+  if (of.drops_one) keep.lists = side::dropped;
   refuse_unfit_lanes<typename Executor::backend>("decide", scores);
-  refuse_unread_order<typename Executor::backend>(policy, all_signals, scores.lanes);
+  refuse_unread_order<typename Executor::backend>(of, all_signals, scores.lanes);
   refuse_data(policy.score, exec, all_signals);
   into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no decision
   bool const by_entry = decides_by_entry<Policy, Bag>(scores);
-  bool const ranks = facts_of(policy.score).ranks;
-  if (!ranks && !by_entry) policy.score.score(exec, all_signals, scores);
-  auto const counted = counted_budget(in_entries(policy.budget, model, into.entry_bytes()), decides_again(policy));
-  auto const limit = allotted(exec, counted, all_signals, scores, into.shares());
+  if (!of.scorer.ranks && !by_entry) policy.score.score(exec, all_signals, scores);
+  auto const limit = allotted(exec, of.limit(model, into.entry_bytes()), all_signals, scores, into.shares());
   with_rule(policy, all_signals, limit, [&](auto const& rule) {
     if constexpr (may_rank_candidates<score_type>) {
-      if (ranks) {
+      if (of.scorer.ranks) {
         ops::map(exec, scores, zero_if_candidate{rule});
         policy.score.score(exec, all_signals, scores);
       }
@@ -119,13 +110,14 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
     check_same_lanes("decide", "signals.lanes", in.lanes, into.lanes());
     check_same_lanes("decide", "signals.lanes", in.lanes, state.lanes());
     in.check("decide", state.model());
-    check_plan("decide", exec, policy, in.lanes, state.model(), into);
+    resolved<Policy> const of = resolve(policy);
+    check_plan("decide", exec, of, in.lanes, state.model(), into);
     check_state("decide", state, recorders);
     check_reserved("decide", exec, scratch_to_decide<backend>(policy, state.model(), in.lanes));
     refuse_given<backend>("decide", policy.score, in);
     refuse_smaller<backend>("decide", in);
     counting_signals<Given> const counted("decide", exec, in, into.counted());
-    decide_checked(exec, policy, bag_type(counted.get(), recorders, state), state.model(), into,
+    decide_checked(exec, of, bag_type(counted.get(), recorders, state), state.model(), into,
                    state.epochs(in.lanes.slots));
   }
 }
@@ -169,10 +161,8 @@ template <entry_decision Policy>
 [[nodiscard]] bool due(Policy const& policy, cache const& in) {
   detail::check_policy("due", policy, in.shape);
   detail::check_lanes("due", in.lanes, in.shape);
-  bool by_threshold = false;
-  detail::with_pick(detail::pick_of(policy), [&]<class Pick>(Pick const&) { by_threshold = threshold<Pick>; });
-  bool const alone = detail::scope_of(policy.budget) == budget_scope::lane && !detail::allots_shares(policy);
-  if (by_threshold || !alone) return true;
+  auto const of = detail::resolve(policy);
+  if (of.by_threshold || of.scope != budget_scope::lane || of.allots) return true;
   auto const limit = detail::in_entries(policy.budget, in.shape, entry_bytes(in));
   auto const when = detail::trigger_of(policy);
   bool any = false;

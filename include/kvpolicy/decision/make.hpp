@@ -77,7 +77,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
                       entry_bytes(in), most);
   detail::visit_kinds_of_rows_of_scorer(
       policy.score, [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); });
-  if (detail::allots_shares(policy)) made.add_shares(exec);
+  if (detail::resolve(policy).allots) made.add_shares(exec);
   if (in.where.kind == locating::slot_map) made.look_up_in(in.where.table);
   return made;
 }

@@ -135,24 +135,6 @@ constexpr auto trigger_of(Policy const& policy) {
       policy.score, [&](auto const& own) { return both_trigger{of_policy, compiled_trigger(own)}; }, of_policy);
 }
 
-/// True if a policy decides several times in a sequence: after every step, chunk or turn, and not once after a prompt.
-template <class Policy>
-constexpr bool decides_again(Policy const& policy) {
-  phase when{};
-  if constexpr (requires { when = policy.when; }) {
-    when = policy.when;
-  } else {
-    when = facts_of(policy.score).when;
-  }
-  return when != phase::prefill && when != phase::layer;
-}
-
-/// True if a policy's decisions ask its budget for the share of every lane.
-template <class Policy>
-constexpr bool allots_shares(Policy const& policy) {
-  return is_allotted(counted_budget(policy.budget, decides_again(policy)));
-}
-
 /// Calls `visit` with the protection that a decision calls for every entry. A protection that is chosen at run time
 /// passes its concrete type, so that the calls can be inlined.
 template <class Protect, class Visit>
@@ -172,6 +154,39 @@ void with_pick(Pick const& pick, Visit const& visit) {
   } else {
     visit(pick);
   }
+}
+
+/// What a call knows of a policy before it reads signals. Calls resolve their policy once.
+template <class Policy>
+struct resolved {
+  Policy const& policy;
+  scorer_facts scorer;
+  granularity decides;  ///< which lanes decide together
+  budget_scope scope;   ///< which lanes share the budget
+  bool again;           ///< it decides after every step, chunk or turn, and not once after a prompt
+  bool allots;          ///< its budget gives every lane a share of its own
+  bool drops_one;       ///< its pick drops the entry with the lowest score
+  bool by_threshold;    ///< its pick keeps however many entries there are
+
+  /// Its budget in entries, where a row of an entry has `bytes`.
+  [[nodiscard]] auto limit(shape const& model, std::int64_t bytes) const {
+    return counted_budget(in_entries(policy.budget, model, bytes), again);
+  }
+};
+
+template <class Policy>
+resolved<Policy> resolve(Policy const& policy) {
+  resolved<Policy> made{
+      policy, facts_of(policy.score), policy.score.decides, scope_of(policy.budget), false, false, false, false};
+  phase when = made.scorer.when;
+  if constexpr (requires { when = policy.when; }) when = policy.when;
+  made.again = when != phase::prefill && when != phase::layer;
+  made.allots = is_allotted(counted_budget(policy.budget, made.again));
+  with_pick(pick_of(policy), [&]<class Pick>(Pick const&) {
+    made.drops_one = std::same_as<Pick, lowest_one>;
+    made.by_threshold = threshold<Pick>;
+  });
+  return made;
 }
 
 /// Calls visit(forces, protection) with what the scorer forces and what the policy protects. What an erased scorer

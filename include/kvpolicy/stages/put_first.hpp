@@ -4,8 +4,8 @@
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/first_places.hpp>
 #include <kvpolicy/scorers/concept.hpp>
-#include <kvpolicy/scorers/scorer_traits.hpp>
 #include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/scorer_traits.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 

@@ -111,9 +111,9 @@ void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Sel
     expects(decides == granularity::lane, call, "evict.score.decides", to_string(decides),
             "pages are ragged: every lane decides for itself");
     check_policy(call, policy.evict, pages.shape);
-    check_plan(call, exec, policy.evict, pages.lanes, pages.shape, plans.evicting);
+    check_plan(call, exec, resolve(policy.evict), pages.lanes, pages.shape, plans.evicting);
     check_reserved(call, exec, scratch_to_decide<backend>(evicting(policy), pages.shape, pages.lanes));
-    expects(!drops_lowest_one(policy.evict), call, "evict.pick", "lowest_one",
+    expects(!resolve(policy.evict).drops_one, call, "evict.pick", "lowest_one",
             "a cache policy carries its eviction out by compact, which takes what is kept");
     if constexpr (erased<score_of<Evict>>) {
       refuse_given<backend>(call, policy.evict.score, in.with(pages.lanes, keys_of(pages), values_of(pages)));

@@ -89,7 +89,7 @@ void evict_checked(Executor& exec, Policy const& policy, signals<Given...> const
     using evict_type = std::remove_cvref_t<decltype(evict)>;
     using bag_type = bag_of<evict_type, std::remove_cvref_t<decltype(seen)>, Executor>;
     if constexpr (signals_complete<score_of<evict_type>, bag_type>(typename score_of<evict_type>::needs{})) {
-      decide_checked(exec, evict, bag_type(seen, recorders, state), pages.shape, plans.evicting);
+      decide_checked(exec, resolve(evict), bag_type(seen, recorders, state), pages.shape, plans.evicting);
       compact{}.edit(exec, plans.evicting.keep(), pages, state, stats);
     }
   }
