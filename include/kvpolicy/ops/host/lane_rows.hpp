@@ -37,12 +37,6 @@ class lane_rows {
     }
   }
 
-  /// True if all addresses are multiples of `bytes`, a power of two. False if that is not known without a look at each.
-  [[nodiscard]] bool are_aligned(std::uintptr_t bytes) const {
-    return first_ != nullptr &&
-           ((reinterpret_cast<std::uintptr_t>(first_) | static_cast<std::uintptr_t>(stride_)) & (bytes - 1)) == 0;
-  }
-
  private:
   row_view const* of_ = nullptr;
   lane lane_{};

@@ -90,7 +90,7 @@ class lane_logits {
     behind_ = first + keys_of_a_tile;
     end_ = end;
     std::copy_n(address_ + keys_of_a_tile, keys_of_a_tile, next_);
-    if (reads_elements() || is_floats()) return count;
+    if (reads_keys()) return count;
     tile_ahead next{next_, dims_ * bytes_of(keys_->rows.element)};
     for (int k = 0; k < count; ++k) {
       for (int at = 0; at < next.bytes; at += 64) next.fetch();
@@ -160,10 +160,10 @@ class lane_logits {
     return static_cast<std::size_t>(keys_of_a_tile * std::max(dims, padded / 2));
   }
   [[nodiscard]] bool are_few() const { return range_.count * range_.group <= few_rows; }
-  /// True if the kernel reads bf16 or f16 keys as they are.
-  [[nodiscard]] bool reads_elements() const {
-    return uses_tiles() || by_ == product::columns_bf16 || by_ == product::quads_bf16 || by_ == product::quads_split ||
-           by_ == product::rows_f16 || by_ == product::rows_bf16;
+  /// True if the kernel reads keys as they are.
+  [[nodiscard]] bool reads_keys() const {
+    if (by_ != product::columns && by_ != product::rows && by_ != product::quads) return true;
+    return keys_->rows.element == codec::f32 && keys_->rows.contiguous();
   }
 
   [[nodiscard]] bool uses_tiles() const {
@@ -186,15 +186,6 @@ class lane_logits {
       if (few.of(read) != nullptr) return read;
     }
     return dims_ % 4 == 0 && few.of(product::quads) != nullptr ? product::quads : product::rows;
-  }
-
-  /// True if all keys of the current tile are aligned floats.
-  [[nodiscard]] bool is_floats() const {
-    if (keys_->rows.element != codec::f32 || !keys_->rows.contiguous()) return false;
-    if (at_.are_aligned(alignof(float))) return true;
-    std::uintptr_t all = 0;
-    for (void const* each : address_) all |= reinterpret_cast<std::uintptr_t>(each);
-    return all % alignof(float) == 0;
   }
 
   void widen(std::byte const* from, float* to) const {
