@@ -157,7 +157,7 @@ constexpr int lanes_of(ints) { return width; }
 // Logits and softmax
 
 struct four {
-  typename vector_of<4>::floats of;
+  __m128 of;
 };
 constexpr bool has_scaling = false;
 
@@ -178,7 +178,7 @@ constexpr bool has_scaling = false;
 }
 template <int I>
 [[gnu::always_inline]] inline four quarter(floats some) {
-  return {_mm256_extractf128_ps(some.of, I)};
+  return four{_mm256_extractf128_ps(some.of, I)};
 }
 [[gnu::always_inline]] inline floats mul_add(floats a, floats b, floats c) {
   return {_mm256_fmadd_ps(a.of, b.of, c.of)};

@@ -178,7 +178,7 @@ constexpr int lanes_of(ints) { return width; }
 // Logits and softmax
 
 struct four {
-  typename vector_of<4>::floats of;
+  __m128 of;
 };
 constexpr bool has_scaling = true;
 
@@ -195,7 +195,7 @@ constexpr bool has_scaling = true;
 }
 template <int I>
 [[gnu::always_inline]] inline four quarter(floats some) {
-  return {_mm512_maskz_extractf32x4_ps(0xF, some.of, I)};
+  return four{_mm512_maskz_extractf32x4_ps(0xF, some.of, I)};
 }
 [[gnu::always_inline]] inline floats mul_add(floats a, floats b, floats c) {
   return {_mm512_fmadd_ps(a.of, b.of, c.of)};

@@ -162,7 +162,7 @@ constexpr bool has_scaling = false;
 /// Numbers 4 I to 4 I + 3 of a vector.
 template <int I>
 [[gnu::always_inline]] inline four quarter(floats some) {
-  return {some.of};
+  return four{some.of};  // nvcc 13 loses the braces of a template without the type
 }
 /// a b + c: one operation, which rounds once, where there is one.
 [[gnu::always_inline]] inline floats mul_add(floats a, floats b, floats c) { return {a.of * b.of + c.of}; }
