@@ -120,7 +120,6 @@ using some_counts = void (*)(char const*, lanes const&, int, int);
     &detail::norms_for,
     &detail::strided_square_sum,
     &detail::select_for,
-    &detail::portable_select::emit_keys,
     &detail::count_nan,
     &detail::find_cut,
     &detail::find_cut_of_rows,

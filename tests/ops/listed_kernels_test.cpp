@@ -71,7 +71,7 @@ TEST_CASE("list_rows lists rows at positions from 0 on, and writes nothing behin
         std::vector<int> const expected = some_of(random, rows, percent);
         std::vector<int> position(static_cast<std::size_t>(rows), -1), index(expected.size() + 17, -7);
         for (int const r : expected) position[static_cast<std::size_t>(r)] = random.below(3);
-        int const counted = kv::detail::listing_for(level).rows(position.data(), rows, index.data());
+        int const counted = kv::detail::listing_for(level).rows(position.data(), rows, 0, index.data());
         CHECK(counted == std::ssize(expected));
         for (std::size_t i = expected.size(); i < index.size(); ++i) CHECK(index[i] == -7);
         index.resize(expected.size());

@@ -150,7 +150,7 @@ std::uint64_t of_lists(kv::isa simd_level) {
         bits[e / 32] |= (is_set ? 1u : 0u) << (e % 32);
         listed += is_set ? 1 : 0;
       }
-      all.add(kv::detail::listing_for(simd_level).rows(position.data(), count, rows.data()));
+      all.add(kv::detail::listing_for(simd_level).rows(position.data(), count, 0, rows.data()));
       all.add(std::span<int const>(rows));
       std::vector<int> ordinals(static_cast<std::size_t>(listed) + 1, -3);
       kv::detail::listing_for(simd_level).bits(bits.data(), count, listed, ordinals.data());

@@ -13,8 +13,8 @@
 #endif
 #include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/kept_gaps.hpp>
 #include <kvpolicy/ops/host/lane_moves.hpp>
+#include <kvpolicy/ops/host/listed_marks.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/ring_append.hpp>
 
@@ -127,21 +127,20 @@ bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
 
 #if !defined(KVPOLICY_COMPILED)
 /// Lists the gaps of these moves if they are few. `memory` has room for all of them.
-inline void list_few_gaps(isa simd_level, lane_moves& moves, int* memory) {
+inline void list_few_gaps(lane_moves& moves, int* memory) {
   if (moves.gone() == 0 || !drops_few(moves.kept.size(), moves.committed)) return;
-  list_gaps(simd_level, moves.kept, moves.committed, memory);
+  list_gaps(moves.kept, moves.committed, memory);
   moves.gaps = {memory, static_cast<std::size_t>(moves.gone())};
 }
 
 /// Moves positions and columns of a lane according to its kept entries. Columns that are recomputed from rows are valid
 /// up to the first row that moved.
-inline void permute_lane(isa simd_level, cache const& in, lane this_lane, lane_moves moves,
-                         std::span<recorded_column const> columns) {
+inline void permute_lane(cache const& in, lane this_lane, lane_moves moves, std::span<recorded_column const> columns) {
   constexpr int few = 256;
   int gaps[few];
   bool const moves_positions = owns_row(in.lanes.position, in.lanes, this_lane);
   bool const moves_numbers = moves_positions || !columns.empty();
-  if (moves_numbers && moves.gaps.empty() && moves.gone() <= few) list_few_gaps(simd_level, moves, gaps);
+  if (moves_numbers && moves.gaps.empty() && moves.gone() <= few) list_few_gaps(moves, gaps);
   if (moves_positions) {
     move_numbers<int>(reinterpret_cast<std::byte*>(in.lanes.position.row(this_lane)), moves);
   }
@@ -183,7 +182,7 @@ struct implementation<ops::gather_rows_t, host> {
       detail::lane_moves const moves = detail::moves_of(keep, in, i);
       detail::for_each_moved_plane(
           in, [&](plane const& each) { detail::move_rows(exec.simd_level(), each, in.where, this_lane, moves); });
-      detail::permute_lane(exec.simd_level(), in, this_lane, moves, columns);
+      detail::permute_lane(in, this_lane, moves, columns);
     });
   }
 };
@@ -197,7 +196,7 @@ struct implementation<ops::permute_columns_t, host> {
     auto const bytes = static_cast<std::int64_t>(4 * (columns.size() + 2)) * in.lanes.bound;
     exec.for_each_range(keep.lanes.size(), bytes, [&](int begin, int end, int) {
       for (int i = begin; i < end; ++i) {
-        detail::permute_lane(exec.simd_level(), in, keep.lanes.at(i), detail::moves_of(keep, in, i), columns);
+        detail::permute_lane(in, keep.lanes.at(i), detail::moves_of(keep, in, i), columns);
       }
     });
   }

@@ -5,11 +5,34 @@
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/kept_gaps.hpp>
 #include <kvpolicy/ops/host/kernels/listing.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <span>
 
 namespace KVPOLICY_NAMESPACE::detail {
+
+/// True if so few of a lane's entries are dropped that a look at the gaps takes less time than one at each entry.
+[[nodiscard]] constexpr bool drops_few(std::size_t kept, int committed) {
+  return (committed - static_cast<int>(kept)) * std::int64_t{16} <= committed;
+}
+
+/// Lists the ordinals below `committed` that are not kept, in ascending order. `to` has memory for just these. Sixteen
+/// ordinals without a gap are passed over at once.
+inline void list_gaps(std::span<int const> kept, int committed, int* to) {
+  constexpr std::size_t some = 16;
+  int next = 0;  // the first ordinal that was not looked at
+  for (std::size_t i = 0; i < kept.size();) {
+    prefetch_stream(kept.data() + i);
+    if (i + some <= kept.size() && kept[i + some - 1] == next + int{some} - 1) {
+      next += int{some};
+      i += some;
+    } else {
+      while (next < kept[i]) *to++ = next++;
+      next = kept[i++] + 1;
+    }
+  }
+  while (next < committed) *to++ = next++;
+}
 
 /// Writes the marks of some entries, which ascend from entry `first` on: that of entry e is marks[e - first]. Sixteen
 /// neighbours are marked at once.
@@ -32,7 +55,7 @@ inline void set_marks(std::span<int const> entries, int first, unsigned char mar
 /// have one element more than that.
 inline int list_dropped(isa simd_level, std::span<int const> kept, int committed, int* dropped) {
   if (drops_few(kept.size(), committed)) {
-    list_gaps(simd_level, kept, committed, dropped);
+    list_gaps(kept, committed, dropped);
     return committed - static_cast<int>(kept.size());
   }
   auto const count = static_cast<std::size_t>(committed);

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/bounds.hpp>
 #include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
-#include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/page_bounds.hpp>
 #include <limits>
 
@@ -18,126 +18,6 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 inline constexpr int rows_of_a_bound = 16;  // keys per call of a kernel
-
-/// Maps floats to integers with the same order: -0 is below +0, and a NaN is beyond the infinity of its sign. So no NaN
-/// is lost in a comparison, and 16-bit types need no conversion. The mapping is its own inverse.
-///
-/// `Bytes` is the size of a vector of `Number`s, which are int16 or int32.
-template <int Bytes, class Number>
-struct bound_bodies {
-  typedef Number numbers __attribute__((vector_size(Bytes)));
-  static constexpr int width = Bytes / static_cast<int>(sizeof(Number));
-  static constexpr Number magnitude = std::numeric_limits<Number>::max();
-  static constexpr int sign = static_cast<int>(8 * sizeof(Number)) - 1;
-
-  /// Computes the maximum and minimum of each channel over `count` rows, and of the values in `high` and `low` unless
-  /// `overwrite`.
-  [[gnu::always_inline]] static inline void take(std::byte const* const* rows, int count, int dims, bool overwrite,
-                                                 Number* high, Number* low) {
-    int d = 0;
-    for (; d + 4 * width <= dims; d += 4 * width) vectors<4>(rows, count, d, overwrite, high + d, low + d);
-    for (; d + width <= dims; d += width) vectors<1>(rows, count, d, overwrite, high + d, low + d);
-    for (; d < dims; ++d) {
-      for (int r = 0; r < count; ++r) {
-        Number const value = one(rows[r], d);
-        high[d] = (overwrite && r == 0) || value > high[d] ? value : high[d];
-        low[d] = (overwrite && r == 0) || value < low[d] ? value : low[d];
-      }
-    }
-  }
-
-  /// Converts values back to floats, in place.
-  [[gnu::always_inline]] static inline void restore(Number* values, int dims) {
-    for (int d = 0; d < dims; ++d) values[d] = ordered(values[d]);
-  }
-
- private:
-  /// Computes `Count` vectors of channels from d on, so that as many cache lines of a row are read together.
-  template <int Count>
-  [[gnu::always_inline]] static inline void vectors(std::byte const* const* rows, int count, int d, bool overwrite,
-                                                    Number* high, Number* low) {
-    numbers most[static_cast<std::size_t>(Count)];
-    numbers least[static_cast<std::size_t>(Count)];
-    for (int i = 0; i < Count; ++i) {
-      if (overwrite) {
-        load(most[i], rows[0], d + i * width);
-        least[i] = most[i];
-      } else {
-        get(most[i], high + i * width);
-        get(least[i], low + i * width);
-      }
-    }
-    for (int r = overwrite ? 1 : 0; r < count; ++r) {
-      for (int i = 0; i < Count; ++i) {
-        numbers value;
-        load(value, rows[r], d + i * width);
-        most[i] = value > most[i] ? value : most[i];
-        least[i] = value < least[i] ? value : least[i];
-      }
-    }
-    for (int i = 0; i < Count; ++i) {
-      put(most[i], high + i * width);
-      put(least[i], low + i * width);
-    }
-  }
-  [[gnu::always_inline]] static inline void load(numbers& to, std::byte const* row, int d) {
-    get(to, row + static_cast<std::ptrdiff_t>(d) * static_cast<int>(sizeof(Number)));
-    to ^= (to >> sign) & magnitude;
-  }
-  static Number ordered(Number bits) { return static_cast<Number>(bits ^ ((bits >> sign) & magnitude)); }
-  static Number one(std::byte const* row, int d) {
-    Number bits = 0;
-    std::memcpy(&bits, row + static_cast<std::ptrdiff_t>(d) * static_cast<int>(sizeof(Number)), sizeof bits);
-    return ordered(bits);
-  }
-};
-
-/// `take` for one type of numbers and one instruction set.
-template <class Number>
-struct bound_kernels {
-  void (*take)(std::byte const* const* rows, int count, int dims, bool overwrite, Number* high, Number* low) = nullptr;
-};
-
-template <class Number>
-struct portable_bounds {
-  static void take(std::byte const* const* rows, int count, int dims, bool overwrite, Number* high, Number* low) {
-    bound_bodies<16, Number>::take(rows, count, dims, overwrite, high, low);
-  }
-  static constexpr bound_kernels<Number> kernels{take};
-};
-
-#if defined(__x86_64__)
-
-template <class Number>
-struct avx2_bounds {
-  [[gnu::target(KVPOLICY_AVX2)]] static void take(std::byte const* const* rows, int count, int dims, bool overwrite,
-                                                  Number* high, Number* low) {
-    bound_bodies<32, Number>::take(rows, count, dims, overwrite, high, low);
-  }
-  static constexpr bound_kernels<Number> kernels{take};
-};
-
-template <class Number>
-struct avx512_bounds {
-  [[gnu::target(KVPOLICY_AVX512)]] static void take(std::byte const* const* rows, int count, int dims, bool overwrite,
-                                                    Number* high, Number* low) {
-    bound_bodies<64, Number>::take(rows, count, dims, overwrite, high, low);
-  }
-  static constexpr bound_kernels<Number> kernels{take};
-};
-
-#endif
-
-/// The kernels for an executor's instruction set.
-template <class Number>
-[[nodiscard]] bound_kernels<Number> const& bounds_for(isa simd_level) {
-#if defined(__x86_64__)
-  if (simd_level >= isa::avx512) return avx512_bounds<Number>::kernels;
-  if (simd_level == isa::avx2) return avx2_bounds<Number>::kernels;
-#endif
-  static_cast<void>(simd_level);
-  return portable_bounds<Number>::kernels;
-}
 
 /// Computes the bounds of the pages of one lane. Keys of fp8 are converted to floats first.
 template <class Number>
@@ -160,9 +40,9 @@ class page_bounder {
       for (int r = 0; r < count; ++r) rows[r] = row_of(this_lane, e + r, r);
       for (int r = e + rows_of_a_bound; r < std::min(e + 2 * rows_of_a_bound, there); ++r)
         fetch(from_.row(this_lane, r));
-      bounds_for<Number>(simd_level_).take(rows, count, to_.dims, e == begin, high_, low_);
+      bounds_for<Number>(simd_level_)(rows, count, to_.dims, e == begin, high_, low_);
     }
-    bound_bodies<16, Number>::restore(high_, 2 * to_.dims);
+    for (int d = 0; d < 2 * to_.dims; ++d) high_[d] = ordered(high_[d]);
     std::byte* const row = to_.row(this_lane, which);
     if (to_.element == from_.rows.element || is_fp8(from_.rows.element)) {
       std::memcpy(row, high_, static_cast<std::size_t>(to_.row_bytes()));

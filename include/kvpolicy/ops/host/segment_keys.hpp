@@ -1,11 +1,22 @@
 // The forced entries of a segment, the keys of its scores, in which they are marked, and the ordinals of what is kept.
 #pragma once
 
+#include <bit>
 #include <kvpolicy/core/scores.hpp>
-#include <kvpolicy/ops/host/select_kernels.hpp>
 #include <kvpolicy/ops/radix_key.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
+
+/// The score of a key, which must not be that of a NaN.
+[[nodiscard]] inline float score_of_key(std::uint32_t key) {
+  return std::bit_cast<float>((key & 0x80000000u) != 0 ? key & 0x7FFFFFFFu : ~key);
+}
+
+/// A cut of keys: it keeps those above `lowest`, and the first `ties` of those equal to it.
+struct cut {
+  std::uint32_t lowest = 0;
+  std::int64_t ties = 0;
+};
 
 /// A rule that can list its forced entries, so that it need not be asked about each entry.
 template <class Rule>
@@ -49,15 +60,15 @@ int make_keys(score_view const& scores, Rule const& rule, int segment, int budge
   return forced;
 }
 
-/// Writes the ordinals of the forced keys, of those above a cut, and of the first `at.ties` at it. It returns their
-/// number, and reduces `at.ties` by those that it wrote.
-inline int emit_above(std::uint32_t const* keys, int count, cut& at, int* to) {
+/// Writes the ordinals, from `first` on, of the forced keys, of those above a cut, and of the first `at.ties` at it. It
+/// returns their number, and reduces `at.ties` by those that it wrote. Each is written behind its key, or in its place.
+inline int emit_above(std::uint32_t const* keys, int count, cut& at, int* to, int first = 0) {
   int kept = 0;
   for (int e = 0; e < count; ++e) {
     bool const above = keys[e] == forced_key || keys[e] > at.lowest;
     bool const tied = !above && keys[e] == at.lowest && at.ties > 0;
     at.ties -= tied ? 1 : 0;
-    if (above || tied) to[kept++] = e;
+    if (above || tied) to[kept++] = first + e;
   }
   return kept;
 }

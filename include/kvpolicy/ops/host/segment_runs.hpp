@@ -61,7 +61,8 @@ struct segment_run {
     if (k == many) {
       next = list_range(free, next);
     } else if (k > 0 && cut.at.lowest == nan_key) {
-      next += portable_select::emit_keys(some, many, free.begin, cut.at, next);
+      std::transform(some, some + many, temp_storage, radix_key);
+      next += emit_above(temp_storage, many, cut.at, next, free.begin);
     } else if (k > 0) {
       next += kernels.emit(some, many, free.begin, {score_of_key(cut.at.lowest), static_cast<int>(cut.at.ties), k},
                            next, ahead);

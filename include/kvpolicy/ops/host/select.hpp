@@ -7,7 +7,8 @@
 #include <bit>
 #include <cmath>
 #include <functional>
-#include <kvpolicy/ops/host/select_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/select.hpp>
+#include <kvpolicy/ops/host/segment_keys.hpp>
 #include <span>
 #include <utility>
 
@@ -107,8 +108,8 @@ inline found_cut narrow_all(float const* scores, int count, int k, std::uint32_t
   return nan;
 }
 
-/// Keys between which the k-th largest of `count` scores probably lies, estimated from a sample. Neither key is that of
-/// a NaN.
+/// Keys between which the k-th largest of many scores probably lies, estimated from a sample. Neither key is that of a
+/// NaN.
 struct bracket_keys {
   static constexpr std::uint32_t lowest = 0x007FFFFFu;  ///< the key of -inf
   static constexpr std::uint32_t highest = infinite_key;
@@ -120,8 +121,6 @@ struct bracket_keys {
   static constexpr int most = 4096;
 
   bracket_keys() = default;
-  bracket_keys(sample_keys const& sample, int count, int k)
-      : bracket_keys(sample.keys, {sample.low, sample.high}, static_cast<double>(k) / count, 3.2) {}
 
   /// Of a sample whose keys are in `ends`: `fraction` is k over the number of scores, and `deviations` is how many
   /// standard deviations the bracket reaches to either side.
@@ -152,14 +151,31 @@ struct bracket_keys {
   }
 };
 
+/// Estimates the bracket of the k-th largest of `count` >= 1024 scores, from pieces of neighbours that are evenly
+/// spaced.
+inline bracket_keys bracket_of(float const* scores, int count, int k) {
+  constexpr int size = 1024, piece = 8;
+  std::int64_t const gap = (std::int64_t{count} - piece) * piece;
+  std::uint32_t keys[size];
+  std::uint32_t low = forced_key;
+  std::uint32_t high = below_all_keys;
+  for (int i = 0; i < size; i += piece) {
+    float const* const from = scores + i / piece * gap / (size - piece);
+    for (int e = 0; e < piece; ++e) {
+      keys[i + e] = radix_key(from[e]);
+      low = std::min(low, keys[i + e]);
+      high = std::max(high, keys[i + e]);
+    }
+  }
+  return {keys, {low, high}, static_cast<double>(k) / count, 3.2};
+}
+
 /// Like narrow_all, but starts with a sample. A bracket that misses shows on which side the cut is; then that side is
 /// collected. While the bracket is narrowed down, memory is idle, and prefetches `ahead`.
 inline found_cut find_cut(select_kernels const& kernels, float const* scores, int count, int k,
                           std::uint32_t* temp_storage, row_ahead& ahead) {
-  if (count < 2 * sample_keys::size) return narrow_all(scores, count, k, temp_storage);
-  sample_keys sample;
-  kernels.sample(scores, count, sample);
-  bracket_keys range(sample, count, k);
+  if (count < 2048) return narrow_all(scores, count, k, temp_storage);
+  bracket_keys range = bracket_of(scores, count, k);
   bracket_counts counts{};
   for (bool again = false;; again = true) {
     counts = kernels.bracket(scores, count, score_of_key(range.low), score_of_key(range.high), temp_storage);

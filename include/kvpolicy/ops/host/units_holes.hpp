@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <kvpolicy/ops/host/hole_kernels.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/host/select.hpp>
 #include <kvpolicy/ops/host/unit_owners.hpp>
 #include <kvpolicy/ops/units.hpp>
 #include <span>
@@ -42,7 +42,7 @@ struct implementation<ops::fill_holes_t, host> {
                                arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units))};
         fill(exec.simd_level(), space, keep.lanes, in, list, this_lane, moves, gone);
       }
-      detail::permute_lane(exec.simd_level(), in, this_lane, moves, columns);
+      detail::permute_lane(in, this_lane, moves, columns);
     });
   }
 
@@ -67,8 +67,7 @@ struct implementation<ops::fill_holes_t, host> {
                    lane this_lane, detail::lane_moves const& moves, std::span<int const> gone) {
     int* const slot = detail::list_row(list, in.where, this_lane);
     int const count = moves.committed + moves.drafts, many = moves.gone();
-    int const lowest =
-        detail::list_highest(detail::holes_for(simd_level), slot, count, many, in.where.units, space.high);
+    int const lowest = list_highest(simd_level, {slot, static_cast<std::size_t>(count)}, many, in.where.units, space);
     for (int i = 0; i < many; ++i) space.vacated[i] = slot[space.high[i]];
     ascend(space.marks, space.vacated, many);
     int const holes = list_holes(slot, gone, lowest, space.holes);
@@ -84,6 +83,23 @@ struct implementation<ops::fill_holes_t, host> {
     detail::unit_pools(in, list, all).for_each_sharing(all, this_lane, [&](lane one) {
       move(simd_level, in, one, rows);
     });
+  }
+
+  /// Lists the places of the `many` highest of distinct slots, ascending, and returns a number that exactly these are
+  /// not below. In a pool without gaps the first guess is right, because no more than `many` slots fit there.
+  static int list_highest(isa simd_level, std::span<int const> slots, int many, std::int64_t units,
+                          work_space const& space) {
+    auto const list_from = [&, count = static_cast<int>(slots.size())](int least) {
+      return detail::listing_for(simd_level).rows(slots.data(), count, least, space.high);
+    };
+    int const guess = static_cast<int>(std::max(std::int64_t{1}, units - many));
+    if (list_from(guess) == many) return guess;
+    auto* const keys = reinterpret_cast<std::uint32_t*>(space.vacated);
+    std::copy(slots.begin(), slots.end(), keys);
+    auto const last = static_cast<std::uint32_t>(units - 1);
+    auto const lowest = static_cast<int>(detail::narrow(keys, static_cast<int>(slots.size()), many, 0, last).lowest);
+    list_from(lowest);
+    return lowest;
   }
 
   /// Sorts distinct slots by a mark for each unit between the lowest and the highest of them.

@@ -9,8 +9,9 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 /// Each function writes ordinals in ascending order to `to`.
 struct listing_kernels {
-  /// The rows at positions from 0 on. Returns their number. Nothing is written behind them.
-  int (*rows)(int const* position, int count, int* to);
+  /// The rows whose number is not below `least`, which no number is 2^31 below. Returns how many these are. Nothing is
+  /// written behind them.
+  int (*rows)(int const* numbers, int count, int least, int* to);
   /// The entries whose bit is set among the first `count`; exactly `listed` are. Nothing is written behind them, and
   /// the bits of 32 entries are read at once, before the ordinal of any later entry is written.
   void (*bits)(std::uint32_t const* bits, int count, int listed, int* to);

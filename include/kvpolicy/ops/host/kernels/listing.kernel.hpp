@@ -20,19 +20,19 @@ template <class Vector>
   return at;
 }
 
-/// The bits of the rows from r on that have no negative position. Rows behind the last one have none.
-[[gnu::always_inline]] inline std::uint32_t counting_rows(int const* position, int count, int r) {
-  if (r + 32 <= count) return ~signs_of(position + r);
+/// The bits of the rows from r on whose number is not below `least`. Rows behind the last one have none.
+[[gnu::always_inline]] inline std::uint32_t counting_rows(int const* numbers, int count, int least, int r) {
+  if (r + 32 <= count) return ~signs_of(numbers + r, least);
   int rest[32];
-  for (int i = 0; i < 32; ++i) rest[i] = r + i < count ? position[r + i] : -1;
-  return ~signs_of(rest);
+  for (int i = 0; i < 32; ++i) rest[i] = r + i < count ? numbers[r + i] : least - 1;
+  return ~signs_of(rest, least);
 }
 
 /// Rows are counted first, so that the last vector that may be stored as a whole is known.
-inline int list_rows(int const* position, int count, int* to) {
+inline int list_rows(int const* numbers, int count, int least, int* to) {
   int all = 0, at = 0;
-  for (int r = 0; r < count; r += 32) all += __builtin_popcount(counting_rows(position, count, r));
-  for (int r = 0; r < count; r += 32) at = list_word(ints{}, counting_rows(position, count, r), r, at, all, to);
+  for (int r = 0; r < count; r += 32) all += __builtin_popcount(counting_rows(numbers, count, least, r));
+  for (int r = 0; r < count; r += 32) at = list_word(ints{}, counting_rows(numbers, count, least, r), r, at, all, to);
   return at;
 }
 

@@ -105,12 +105,12 @@ constexpr int lanes_of(ints) { return width; }
   __m256i const found = _mm256_i32gather_epi32(reinterpret_cast<int const*>(bytes), at.of, 1);
   return {_mm256_cmpgt_epi32(_mm256_and_si256(found, _mm256_set1_epi32(0xFF)), _mm256_setzero_si256())};
 }
-/// The highest bits of 32 numbers, and whether 32 bytes are not zero: bit i is that of number i.
-[[gnu::always_inline]] inline std::uint32_t signs_of(int const* numbers) {
+/// The highest bits of 32 numbers less `less`, and whether 32 bytes are not zero: bit i is that of number i.
+[[gnu::always_inline]] inline std::uint32_t signs_of(int const* numbers, int less) {
   std::uint32_t signs = 0;
   for (int i = 0; i < 32; i += 8) {
-    __m256 const some = _mm256_loadu_ps(reinterpret_cast<float const*>(numbers + i));
-    signs |= static_cast<std::uint32_t>(_mm256_movemask_ps(some)) << i;
+    __m256i const some = _mm256_sub_epi32(load_as(ints{}, numbers + i).of, _mm256_set1_epi32(less));
+    signs |= static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(some))) << i;
   }
   return signs;
 }
@@ -121,7 +121,10 @@ constexpr int lanes_of(ints) { return width; }
 /// Stores the selected numbers, `more` of them, one behind the other, and nothing behind them unless there is room for
 /// a whole vector. Bit i selects number i.
 [[gnu::always_inline]] inline void pack_bits(ints some, unsigned which, int more, bool room, int* to) {
-  put_selected(some.of, which, more, room, to);
+  __m128i const order = _mm_cvtsi64_si128(static_cast<long long>(places.of[which]));
+  __m256i const packed = _mm256_permutevar8x32_epi32(some.of, _mm256_cvtepu8_epi32(order));
+  if (room || more == width) return store(ints{packed}, to);
+  if (more > 0) _mm256_maskstore_epi32(to, (same_as(some, more) > counting_as(some, 0)).of, packed);
 }
 [[gnu::always_inline]] inline void pack(ints some, mask which, int more, bool room, int* to) {
   pack_bits(some, static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(which.of))), more, room, to);
@@ -203,3 +206,10 @@ template <int I>
   __m256 const all = _mm256_hadd_ps(_mm256_hadd_ps(a.of, b.of), _mm256_hadd_ps(c.of, d.of));
   return {_mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1))};
 }
+
+// Selections and pools
+
+[[gnu::always_inline]] inline floats load_floats_as(ints, float const* from) { return load_floats(from); }
+[[gnu::always_inline]] inline floats same_floats_as(ints, float value) { return repeated(value); }
+[[gnu::always_inline]] inline ints raw_bits(floats a) { return {_mm256_castps_si256(a.of)}; }
+[[gnu::always_inline]] inline floats operator/(floats a, float by) { return {_mm256_div_ps(a.of, repeated(by).of)}; }

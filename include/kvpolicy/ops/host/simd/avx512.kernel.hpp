@@ -131,9 +131,11 @@ constexpr int lanes_of(ints) { return width; }
   return {_mm512_test_epi32_mask(found, _mm512_set1_epi32(0xFF))};
 }
 #pragma GCC diagnostic pop
-[[gnu::always_inline]] inline std::uint32_t signs_of(int const* numbers) {
-  std::uint32_t const low = _mm512_movepi32_mask(_mm512_loadu_si512(numbers));
-  return low | static_cast<std::uint32_t>(_mm512_movepi32_mask(_mm512_loadu_si512(numbers + 16))) << 16;
+[[gnu::always_inline]] inline std::uint32_t signs_of(int const* numbers, int less) {
+  __m512i const by = _mm512_set1_epi32(less);
+  std::uint32_t const low = _mm512_movepi32_mask(_mm512_sub_epi32(_mm512_loadu_si512(numbers), by));
+  std::uint32_t const high = _mm512_movepi32_mask(_mm512_sub_epi32(_mm512_loadu_si512(numbers + 16), by));
+  return low | high << 16;
 }
 [[gnu::always_inline]] inline std::uint32_t marked_of(unsigned char const* marks) {
   __m256i const some = _mm256_loadu_si256(reinterpret_cast<__m256i const*>(marks));
@@ -233,3 +235,10 @@ template <int I>
   __m512i const order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   return {_mm512_maskz_permutexvar_ps(0xFFFF, order, a.of)};
 }
+
+// Selections and pools
+
+[[gnu::always_inline]] inline floats load_floats_as(ints, float const* from) { return load_floats(from); }
+[[gnu::always_inline]] inline floats same_floats_as(ints, float value) { return repeated(value); }
+[[gnu::always_inline]] inline ints raw_bits(floats a) { return {_mm512_castps_si512(a.of)}; }
+[[gnu::always_inline]] inline floats operator/(floats a, float by) { return {_mm512_div_ps(a.of, repeated(by).of)}; }

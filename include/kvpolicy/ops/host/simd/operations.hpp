@@ -19,9 +19,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <kvpolicy/ops/host/packed_bits.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
+#include <kvpolicy/ops/radix_key.hpp>
 #include <type_traits>
 #include <utility>
 
@@ -89,9 +89,52 @@ inline one_int gather(int const* map, one_int at) { return {map[at.of]}; }
 inline one_mask gather_set(unsigned char const* bytes, one_int at) { return {bytes[at.of] != 0 ? 1 : 0}; }
 inline one_int choose(one_mask which, one_int yes, one_int no) { return which.of != 0 ? yes : no; }
 /// A list without room for one more is complete, so that there is nothing to select then: no branch for an entry.
-inline void pack(one_int some, one_mask, int, bool room, int* to) {
+inline void pack_bits(one_int some, unsigned, int, bool room, int* to) {
   if (room) *to = some.of;
 }
+inline void pack(one_int some, one_mask which, int more, bool room, int* to) {
+  pack_bits(some, static_cast<unsigned>(which.of), more, room, to);
+}
+inline unsigned bits_of(one_mask of) { return static_cast<unsigned>(of.of); }
+inline int count_bits(one_int, unsigned bits) { return static_cast<int>(bits); }
+template <class Vector>
+[[gnu::always_inline]] inline int count_bits(Vector const&, unsigned bits) {
+  return __builtin_popcount(bits);
+}
+
+/// A float to be compared, by its key: so NaN is found under -ffast-math, too.
+struct one_float {
+  float of;
+};
+inline one_float same_floats_as(one_int, float value) { return {value}; }
+inline one_float load_floats_as(one_int, float const* from) {
+  one_float made;
+  std::memcpy(&made.of, from, sizeof made.of);
+  return made;
+}
+inline one_int raw_bits(one_float a) { return {same_bits<int>(a.of)}; }
+inline one_mask operator<(one_float a, one_float b) { return {radix_key(a.of) < radix_key(b.of) ? 1 : 0}; }
+inline one_mask operator<=(one_float a, one_float b) { return {radix_key(a.of) <= radix_key(b.of) ? 1 : 0}; }
+inline one_mask operator==(one_float a, one_float b) { return {radix_key(a.of) == radix_key(b.of) ? 1 : 0}; }
+inline one_mask unordered(one_float a, one_float b) {
+  return {radix_key(a.of) == nan_key || radix_key(b.of) == nan_key ? 1 : 0};
+}
+
+#if defined(__x86_64__)
+/// For each mask of eight bits: the indices of its set bits, in ascending order, one byte each.
+struct places_of_bits {
+  std::uint64_t of[256] = {};
+  constexpr places_of_bits() {
+    for (unsigned bits = 0; bits < 256; ++bits) {
+      int next = 0;
+      for (unsigned place = 0; place < 8; ++place) {
+        if ((bits >> place & 1u) != 0) of[bits] |= static_cast<std::uint64_t>(place) << (8 * next++);
+      }
+    }
+  }
+};
+inline constexpr places_of_bits places{};
+#endif
 
 namespace portable {
 #include <kvpolicy/ops/host/simd/portable.kernel.hpp>

@@ -73,11 +73,12 @@ using padded = zero_padded<Bytes>;
 [[gnu::always_inline]] inline floats even_f16(ints pairs) { return f16_magnitudes((pairs.of << 13) & 0x7FFF << 13); }
 [[gnu::always_inline]] inline floats odd_f16(ints pairs) { return f16_magnitudes((pairs.of >> 3) & 0x7FFF << 13); }
 
-// Bits of 32 numbers and of 32 marks, which are 0 or 1: bit i is that of number i
+// Bits of 32 numbers less `less` and of 32 marks, which are 0 or 1: bit i is that of number i
 
-[[gnu::always_inline]] inline std::uint32_t signs_of(int const* numbers) {
+[[gnu::always_inline]] inline std::uint32_t signs_of(int const* numbers, int less) {
   std::uint32_t signs = 0;
-  for (int i = 0; i < 32; ++i) signs |= static_cast<std::uint32_t>(numbers[i]) >> 31 << i;
+  for (int i = 0; i < 32; ++i)
+    signs |= (static_cast<std::uint32_t>(numbers[i]) - static_cast<std::uint32_t>(less)) >> 31 << i;
   return signs;
 }
 /// A product gathers eight marks in its highest byte, where the lowest byte of a word is that of the first mark.
@@ -198,3 +199,7 @@ template <int I>
   return {numbers{(a.of[0] + a.of[1]) + (a.of[2] + a.of[3]), (b.of[0] + b.of[1]) + (b.of[2] + b.of[3]),
                   (c.of[0] + c.of[1]) + (c.of[2] + c.of[3]), (d.of[0] + d.of[1]) + (d.of[2] + d.of[3])}};
 }
+
+// Selections and pools
+
+[[gnu::always_inline]] inline floats operator/(floats a, float by) { return {a.of / by}; }

@@ -1,0 +1,44 @@
+// Pools of neighbours: kernels/pool.hpp says what they promise.
+
+constexpr int vectors_of_a_pool = 4;
+constexpr int scores_of_a_pool = vectors_of_a_pool * width;
+
+/// True if one of these scores and the `reach` behind them is NaN.
+[[gnu::always_inline]] inline bool has_nan(float const* first, int reach) {
+  bool found = false;
+  for (int at = 0; at < reach + scores_of_a_pool; at += scores_of_a_pool) {
+    float const* const some = first + (at < reach ? at : reach);
+    each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
+      floats const here = load_floats(some + width * v);
+      found |= any(unordered(here, here));
+    });
+  }
+  return found;
+}
+
+/// The last vectors may pool some entries again, so that they end at `end`. Without NaN, the operation of a maximum
+/// keeps the first of equals.
+template <bool Mean>
+inline int pool_inside(pooling const& by, float const* scores, int begin, int end, float* to) {
+  if (end - begin < scores_of_a_pool) return begin;
+  for (int next = begin; next < end; next += scores_of_a_pool) {
+    int const at = next + scores_of_a_pool <= end ? next : end - scores_of_a_pool;
+    float const* const first = scores + at - by.width / 2;
+    floats all[vectors_of_a_pool];
+    each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED { all[v] = load_floats(first + width * v); });
+    for (int n = 1; n < by.width; ++n) {
+      each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
+        floats const neighbour = load_floats(first + n + width * v);
+        all[v] = Mean ? all[v] + neighbour : larger(neighbour, all[v]);
+      });
+    }
+    each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
+      store(Mean ? all[v] / static_cast<float>(by.width) : all[v], to + at + width * v);
+    });
+    if (Mean || !has_nan(first, by.width - 1)) continue;
+    for (int e = at; e < at + scores_of_a_pool; ++e) to[e] = pooled(by, scores, end + by.width / 2, e);
+  }
+  return end;
+}
+
+inline constexpr pool_kernels pools{pool_inside<false>, pool_inside<true>};

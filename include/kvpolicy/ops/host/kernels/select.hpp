@@ -1,0 +1,58 @@
+// The passes of a selection over scores, for each instruction set.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/simd/operations.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// How far ahead a pass prefetches scores from memory: one memory page, because hardware prefetchers stop at its end.
+inline constexpr int floats_ahead = 1024;
+
+/// How far ahead a pass prefetches the memory to which it writes.
+inline constexpr int ordinals_ahead = 256;
+
+/// How many scores are above and inside of a bracket, and how many are NaN.
+struct bracket_counts {
+  int above;
+  int inside;
+  int nan;
+};
+
+/// The scores that a pass lists: those above `lowest`, and the first `ties` equal to it. They are at most `most`.
+struct listed_scores {
+  float lowest;
+  int ties;
+  int most;
+};
+
+/// `low <= high`, and no limit is NaN.
+struct select_kernels {
+  /// Counts the scores above `high` and the NaNs, and copies the bits of scores in [low, high] to `inside`. That array
+  /// has `count` elements, and may be the memory of the scores. If low == high, these scores are only counted.
+  bracket_counts (*bracket)(float const* scores, int count, float low, float high, std::uint32_t* inside);
+  /// Writes, in ascending order, the ordinals `first` + e of these scores, and returns their number. Nothing is written
+  /// behind `to[which.most]`. Meanwhile it prefetches `ahead`.
+  int (*emit)(float const* scores, int count, int first, listed_scores which, int* to, row_ahead& ahead);
+};
+
+#if defined(KVPOLICY_COMPILED)
+[[nodiscard]] select_kernels const& select_for(isa simd_level);
+#endif
+
+}  // namespace KVPOLICY_NAMESPACE::detail
+
+#if !defined(KVPOLICY_COMPILED)
+#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/select.kernel.hpp>
+#include <kvpolicy/ops/host/simd/each_isa.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The kernels for an executor's instruction set.
+[[nodiscard]] inline select_kernels const& select_for(isa simd_level) {
+  return of_level(simd_level, portable::select, avx2::select, avx512::select);
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail
+#endif

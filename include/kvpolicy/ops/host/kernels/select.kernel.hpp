@@ -1,0 +1,48 @@
+// Passes over scores: kernels/select.hpp says what they promise.
+
+inline bracket_counts bracket(float const* scores, int count, float low, float high, std::uint32_t* inside) {
+  bracket_counts found{0, 0, 0};
+  bool const copies = low != high;
+  for_each_vector(count, [&](auto kind, int e) KVPOLICY_INLINED {
+    fetch(kind, scores + e + floats_ahead);
+    auto const some = load_floats_as(kind, scores + e);
+    unsigned const above = bits_of(same_floats_as(kind, high) < some);
+    unsigned const within = bits_of(same_floats_as(kind, low) <= some) & ~above;
+    int const more = count_bits(kind, within);
+    if (copies) pack_bits(raw_bits(some), within, more, true, reinterpret_cast<int*>(inside + found.inside));
+    found.above += count_bits(kind, above);
+    found.inside += more;
+    found.nan += number_of(unordered(some, some));
+  });
+  return found;
+}
+
+/// Returns the lowest `ties` of the set bits, and reduces `ties` by their number.
+template <class Vector>
+[[gnu::always_inline]] inline unsigned take_ties(Vector kind, unsigned equal, int& ties) {
+  int const there = count_bits(kind, equal);
+  if (there <= ties) {
+    ties -= there;
+    return equal;
+  }
+  unsigned some = 0;
+  for (; ties > 0; --ties, equal &= equal - 1) some |= equal & (0u - equal);
+  return some;
+}
+
+inline int emit(float const* scores, int count, int first, listed_scores which, int* to, row_ahead& ahead) {
+  int kept = 0;
+  for_each_vector(count, [&](auto kind, int e) KVPOLICY_INLINED {
+    fetch(kind, to + kept + ordinals_ahead);
+    ahead.fetch();
+    auto const some = load_floats_as(kind, scores + e);
+    auto const lowest = same_floats_as(kind, which.lowest);
+    unsigned const stays = bits_of(lowest < some) | take_ties(kind, bits_of(some == lowest), which.ties);
+    int const more = count_bits(kind, stays);
+    pack_bits(counting_as(kind, first + e), stays, more, kept + lanes_of(kind) <= which.most, to + kept);
+    kept += more;
+  });
+  return kept;
+}
+
+inline constexpr select_kernels select{bracket, emit};
