@@ -11,9 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-KERNELS = ("listing", "lowest", "norms", "products", "slots", "softmax")
+KERNELS = ("bounds", "listing", "lowest", "norms", "pool", "products", "select", "slots", "softmax")
 OF_ROWS = ("softmax", "products")  # their tables are of blocks of 4, 16 and 32 rows
-OWN = re.compile(r"\d(avx2|avx512|avx512_bf16)\d|put_selected|selected_first|amx_(products|sweeps|rows|blocks)")  # names of regions in mangled names, and functions with a target of their own
+OWN = re.compile(r"\d(avx2|avx512|avx512_bf16)\d|amx_(products|sweeps|rows|blocks)")  # names of regions in mangled names, and functions with a target of their own
 WIDE = re.compile(r"%[yz]mm|%k[0-7]|\tv[a-z]")
 
 

@@ -40,9 +40,9 @@ class page_bounder {
       for (int r = 0; r < count; ++r) rows[r] = row_of(this_lane, e + r, r);
       for (int r = e + rows_of_a_bound; r < std::min(e + 2 * rows_of_a_bound, there); ++r)
         fetch(from_.row(this_lane, r));
-      bounds_for<Number>(simd_level_)(rows, count, to_.dims, e == begin, high_, low_);
+      bounds_for(simd_level_).of<Number>()(rows, count, to_.dims, e == begin, high_, low_);
     }
-    for (int d = 0; d < 2 * to_.dims; ++d) high_[d] = ordered(high_[d]);
+    std::transform(high_, high_ + 2 * to_.dims, high_, ordered<Number>);
     std::byte* const row = to_.row(this_lane, which);
     if (to_.element == from_.rows.element || is_fp8(from_.rows.element)) {
       std::memcpy(row, high_, static_cast<std::size_t>(to_.row_bytes()));

@@ -151,31 +151,14 @@ struct bracket_keys {
   }
 };
 
-/// Estimates the bracket of the k-th largest of `count` >= 1024 scores, from pieces of neighbours that are evenly
-/// spaced.
-inline bracket_keys bracket_of(float const* scores, int count, int k) {
-  constexpr int size = 1024, piece = 8;
-  std::int64_t const gap = (std::int64_t{count} - piece) * piece;
-  std::uint32_t keys[size];
-  std::uint32_t low = forced_key;
-  std::uint32_t high = below_all_keys;
-  for (int i = 0; i < size; i += piece) {
-    float const* const from = scores + i / piece * gap / (size - piece);
-    for (int e = 0; e < piece; ++e) {
-      keys[i + e] = radix_key(from[e]);
-      low = std::min(low, keys[i + e]);
-      high = std::max(high, keys[i + e]);
-    }
-  }
-  return {keys, {low, high}, static_cast<double>(k) / count, 3.2};
-}
-
 /// Like narrow_all, but starts with a sample. A bracket that misses shows on which side the cut is; then that side is
 /// collected. While the bracket is narrowed down, memory is idle, and prefetches `ahead`.
 inline found_cut find_cut(select_kernels const& kernels, float const* scores, int count, int k,
                           std::uint32_t* temp_storage, row_ahead& ahead) {
-  if (count < 2048) return narrow_all(scores, count, k, temp_storage);
-  bracket_keys range = bracket_of(scores, count, k);
+  if (count < 2 * sample_keys::size) return narrow_all(scores, count, k, temp_storage);
+  sample_keys sample;
+  kernels.sample(scores, count, sample);
+  bracket_keys range(sample.keys, {sample.low, sample.high}, static_cast<double>(k) / count, 3.2);
   bracket_counts counts{};
   for (bool again = false;; again = true) {
     counts = kernels.bracket(scores, count, score_of_key(range.low), score_of_key(range.high), temp_storage);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <kvpolicy/core/observed.hpp>
-#include <kvpolicy/ops/host/entry_bits.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/listing.hpp>
 #include <kvpolicy/ops/host/segment_keys.hpp>
@@ -28,11 +27,14 @@ struct scored_entries {
   int count;
 };
 
+/// The words of 32 bits that hold a bit for each of `count` entries.
+[[nodiscard]] constexpr int words_of_entries(int count) { return count / 32 + (count % 32 != 0 ? 1 : 0); }
+
 /// Sets a bit for each entry that a rule picks, and, unless its forced entries are visited afterwards, for each that it
 /// forces. Loops of a constant length, which compilers turn into vectors, first mark them with -1.
-template <class Signs, class Rule>
-[[gnu::always_inline]] inline picked_entries pick_entries(Rule const& rule, scored_entries const& in,
-                                                          std::uint32_t* bits) {
+template <class Rule>
+[[gnu::always_inline]] inline picked_entries pick_entries(listing_kernels const& kernels, Rule const& rule,
+                                                          scored_entries const& in, std::uint32_t* bits) {
   constexpr int step = 64;
   std::conditional_t<std::is_trivially_copyable_v<Rule>, Rule const, Rule const&> call = rule;
   scored_entries const from = in;
@@ -51,7 +53,7 @@ template <class Signs, class Rule>
     int nan = 0;
     for (int i = 0; i < step; ++i) nan |= score[i] != score[i] ? -1 : 0;
     for (int i = 0; i < step; i += 32) {
-      std::uint32_t const stays = Signs::of(mark + i);
+      std::uint32_t const stays = kernels.signs(mark + i);
       bits[(e + i) / 32] = stays;
       found.kept += __builtin_popcount(stays);
     }
@@ -84,15 +86,16 @@ void add_forced(score_view const& scores, Rule const& rule, scored_entries const
   });
 }
 
-#if defined(__x86_64__)
 /// The same for AVX2 without its fused multiply-add, so that a rule decides the same on every processor.
 template <class Rule>
-KVPOLICY_VECTORIZED [[gnu::target("avx2,popcnt")]] picked_entries pick_entries_avx2(Rule const& rule,
-                                                                                    scored_entries const& in,
-                                                                                    std::uint32_t* bits) {
-  return pick_entries<avx2_signs>(rule, in, bits);
-}
+KVPOLICY_VECTORIZED
+#if defined(__x86_64__)
+    [[gnu::target("avx2,popcnt")]]
 #endif
+    picked_entries pick_entries_avx2(listing_kernels const& kernels, Rule const& rule, scored_entries const& in,
+                                     std::uint32_t* bits) {
+  return pick_entries(kernels, rule, in, bits);
+}
 
 }  // namespace detail
 
@@ -137,14 +140,9 @@ struct implementation<ops::select_if_t, host> {
     detail::scored_entries const in{scores.row(segment), scores.lanes.position.row(this_lane), this_lane,
                                     scores.lanes.committed(this_lane)};
     std::uint32_t* const bits = bits_of(scores, segment, keep);
-    static_cast<void>(simd_level);
-#if defined(__x86_64__)
-    detail::picked_entries found = simd_level >= isa::avx2
-                                       ? detail::pick_entries_avx2(rule, in, bits)
-                                       : detail::pick_entries<detail::portable_signs>(rule, in, bits);
-#else
-    detail::picked_entries found = detail::pick_entries<detail::portable_signs>(rule, in, bits);
-#endif
+    detail::listing_kernels const& kernels = detail::listing_for(simd_level);
+    detail::picked_entries found = simd_level >= isa::avx2 ? detail::pick_entries_avx2(kernels, rule, in, bits)
+                                                           : detail::pick_entries(kernels, rule, in, bits);
     if constexpr (detail::visits_forced<Rule>) detail::add_forced(scores, rule, in, bits, found);
     keep.note(segment, this_lane, in.count);
     keep.indptr[segment + 1] = found.kept;

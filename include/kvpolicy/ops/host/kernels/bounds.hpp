@@ -26,6 +26,15 @@ using bound_kernel = void (*)(std::byte const* const* rows, int count, int dims,
 struct bound_kernels {
   bound_kernel<std::int32_t> wide;
   bound_kernel<std::int16_t> narrow;
+
+  template <class Number>
+  [[nodiscard]] bound_kernel<Number> of() const {
+    if constexpr (sizeof(Number) == 4) {
+      return wide;
+    } else {
+      return narrow;
+    }
+  }
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail
@@ -35,15 +44,9 @@ struct bound_kernels {
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The kernel for an executor's instruction set.
-template <class Number>
-[[nodiscard]] bound_kernel<Number> bounds_for(isa simd_level) {
-  bound_kernels const& kernels = of_level(simd_level, portable::bounds, avx2::bounds, avx512::bounds);
-  if constexpr (sizeof(Number) == 4) {
-    return kernels.wide;
-  } else {
-    return kernels.narrow;
-  }
+/// The kernels for an executor's instruction set.
+[[nodiscard]] inline bound_kernels const& bounds_for(isa simd_level) {
+  return of_level(simd_level, portable::bounds, avx2::bounds, avx512::bounds);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -5,38 +5,48 @@ struct channels {
   typedef Number numbers __attribute__((vector_size(Channels * sizeof(Number))));
 };
 
-/// The bounds of the channels from d on.
-template <class Number, int Channels>
+/// The bounds of `Vectors` vectors of channels from d on, so that as many cache lines of a row are read together.
+template <int Vectors, class Number, int Channels>
 [[gnu::always_inline]] inline void bound_channels(std::byte const* const* rows, int count, int d, bool overwrite,
                                                   Number* high, Number* low) {
   using numbers = typename channels<Number, Channels>::numbers;
   constexpr Number magnitude = std::numeric_limits<Number>::max();
-  numbers most = numbers{} + std::numeric_limits<Number>::min(), least = numbers{} + magnitude;
-  if (!overwrite) {
-    get(most, high + d);
-    get(least, low + d);
-  }
+  numbers most[Vectors], least[Vectors];
+  each<Vectors>([&](auto i) KVPOLICY_INLINED {
+    most[i] = numbers{} + std::numeric_limits<Number>::min();
+    least[i] = numbers{} + magnitude;
+    if (overwrite) return;
+    get(most[i], high + d + Channels * i);
+    get(least[i], low + d + Channels * i);
+  });
   for (int r = 0; r < count; ++r) {
-    numbers value;
-    get(value, rows[r] + d * static_cast<int>(sizeof(Number)));
-    value ^= (value >> (8 * sizeof(Number) - 1)) & magnitude;
-    most = value > most ? value : most;
-    least = value < least ? value : least;
+    each<Vectors>([&](auto i) KVPOLICY_INLINED {
+      numbers value;
+      get(value, rows[r] + (d + Channels * i) * static_cast<int>(sizeof(Number)));
+      value ^= (value >> (8 * sizeof(Number) - 1)) & magnitude;
+      most[i] = value > most[i] ? value : most[i];
+      least[i] = value < least[i] ? value : least[i];
+    });
   }
-  put(most, high + d);
-  put(least, low + d);
+  each<Vectors>([&](auto i) KVPOLICY_INLINED {
+    put(most[i], high + d + Channels * i);
+    put(least[i], low + d + Channels * i);
+  });
 }
 
-/// The last vector may take some channels again.
+/// The last vectors may take some channels again.
 template <class Number>
 inline void bound(std::byte const* const* rows, int count, int dims, bool overwrite, Number* high, Number* low) {
-  constexpr int some = 4 * width / static_cast<int>(sizeof(Number));
-  if (dims < some) {
-    for (int d = 0; d < dims; ++d) bound_channels<Number, 1>(rows, count, d, overwrite, high, low);
-  }
-  for (int d = 0; dims >= some && d < dims; d += some) {
-    bound_channels<Number, some>(rows, count, d + some <= dims ? d : dims - some, overwrite, high, low);
-  }
+  constexpr int one = 4 * width / static_cast<int>(sizeof(Number));
+  auto const pass = [&]<int Vectors, int Channels>(std::integer_sequence<int, Vectors, Channels>) KVPOLICY_INLINED {
+    for (int d = 0; d < dims; d += Vectors * Channels) {
+      int const from = d + Vectors * Channels <= dims ? d : dims - Vectors * Channels;
+      bound_channels<Vectors, Number, Channels>(rows, count, from, overwrite, high, low);
+    }
+  };
+  if (dims >= 4 * one) return pass(std::integer_sequence<int, 4, one>{});
+  if (dims >= one) return pass(std::integer_sequence<int, 1, one>{});
+  pass(std::integer_sequence<int, 1, 1>{});
 }
 
 inline constexpr bound_kernels bounds{bound<std::int32_t>, bound<std::int16_t>};

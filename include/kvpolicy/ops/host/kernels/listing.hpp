@@ -15,6 +15,8 @@ struct listing_kernels {
   /// The entries whose bit is set among the first `count`; exactly `listed` are. Nothing is written behind them, and
   /// the bits of 32 entries are read at once, before the ordinal of any later entry is written.
   void (*bits)(std::uint32_t const* bits, int count, int listed, int* to);
+  /// The highest bits of 32 numbers: bit i is that of number i.
+  std::uint32_t (*signs)(int const* numbers);
   /// The entries whose mark is 1, not 0. Returns their number. `to` has an int for each mark, and what is behind the
   /// ordinals is overwritten. The marks may be the last bytes of this memory: they are read first.
   int (*marked)(unsigned char const* marks, int count, int* to);

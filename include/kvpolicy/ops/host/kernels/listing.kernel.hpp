@@ -50,4 +50,6 @@ inline void list_bits(std::uint32_t const* bits, int count, int listed, int* to)
   for (int e = 0; e < count && at < listed; e += 32) at = list_word(ints{}, bits[e / 32], e, at, listed, to);
 }
 
-inline constexpr listing_kernels listing{list_rows, list_bits, list_marked};
+inline std::uint32_t signs(int const* numbers) { return signs_of(numbers, 0); }
+
+inline constexpr listing_kernels listing{list_rows, list_bits, signs, list_marked};

@@ -41,7 +41,7 @@ struct pool_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline pool_kernels const& pools_for(isa simd_level) {
+[[nodiscard]] inline pool_kernels const& pool_for(isa simd_level) {
   return of_level(simd_level, portable::pools, avx2::pools, avx512::pools);
 }
 

@@ -21,22 +21,23 @@ constexpr int scores_of_a_pool = vectors_of_a_pool * width;
 template <bool Mean>
 inline int pool_inside(pooling const& by, float const* scores, int begin, int end, float* to) {
   if (end - begin < scores_of_a_pool) return begin;
+  pooling const how = by;
   for (int next = begin; next < end; next += scores_of_a_pool) {
     int const at = next + scores_of_a_pool <= end ? next : end - scores_of_a_pool;
-    float const* const first = scores + at - by.width / 2;
+    float const* const first = scores + at - how.width / 2;
     floats all[vectors_of_a_pool];
     each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED { all[v] = load_floats(first + width * v); });
-    for (int n = 1; n < by.width; ++n) {
+    for (int n = 1; n < how.width; ++n) {
       each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
         floats const neighbour = load_floats(first + n + width * v);
         all[v] = Mean ? all[v] + neighbour : larger(neighbour, all[v]);
       });
     }
     each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
-      store(Mean ? all[v] / static_cast<float>(by.width) : all[v], to + at + width * v);
+      store(Mean ? all[v] / static_cast<float>(how.width) : all[v], to + at + width * v);
     });
-    if (Mean || !has_nan(first, by.width - 1)) continue;
-    for (int e = at; e < at + scores_of_a_pool; ++e) to[e] = pooled(by, scores, end + by.width / 2, e);
+    if (Mean || !has_nan(first, how.width - 1)) continue;
+    for (int e = at; e < at + scores_of_a_pool; ++e) to[e] = pooled(how, scores, end + how.width / 2, e);
   }
   return end;
 }

@@ -27,6 +27,15 @@ struct listed_scores {
   int most;
 };
 
+/// Keys of a sample of scores, which is evenly spaced in pieces of a few neighbours.
+struct sample_keys {
+  static constexpr int size = 1024;
+  static constexpr int piece = 8;
+  std::uint32_t keys[size];
+  std::uint32_t low;
+  std::uint32_t high;
+};
+
 /// `low <= high`, and no limit is NaN.
 struct select_kernels {
   /// Counts the scores above `high` and the NaNs, and copies the bits of scores in [low, high] to `inside`. That array
@@ -35,6 +44,8 @@ struct select_kernels {
   /// Writes, in ascending order, the ordinals `first` + e of these scores, and returns their number. Nothing is written
   /// behind `to[which.most]`. Meanwhile it prefetches `ahead`.
   int (*emit)(float const* scores, int count, int first, listed_scores which, int* to, row_ahead& ahead);
+  /// Takes a sample of `count` >= size scores.
+  void (*sample)(float const* scores, int count, sample_keys& to);
 };
 
 #if defined(KVPOLICY_COMPILED)

@@ -34,7 +34,7 @@ inline int emit(float const* scores, int count, int first, listed_scores which, 
   int kept = 0;
   for_each_vector(count, [&](auto kind, int e) KVPOLICY_INLINED {
     fetch(kind, to + kept + ordinals_ahead);
-    ahead.fetch();
+    if constexpr (has_integers) ahead.fetch();
     auto const some = load_floats_as(kind, scores + e);
     auto const lowest = same_floats_as(kind, which.lowest);
     unsigned const stays = bits_of(lowest < some) | take_ties(kind, bits_of(some == lowest), which.ties);
@@ -45,4 +45,27 @@ inline int emit(float const* scores, int count, int first, listed_scores which, 
   return kept;
 }
 
-inline constexpr select_kernels select{bracket, emit};
+inline void sample(float const* scores, int count, sample_keys& to) {
+  constexpr int some = width < sample_keys::piece ? width : sample_keys::piece;
+  using words = typename vector_of<some>::words;
+  std::int64_t const gap = (static_cast<std::int64_t>(count) - sample_keys::piece) * sample_keys::piece;
+  words low = words{} + forced_key, high = words{} + below_all_keys;
+  for (int i = 0; i < sample_keys::size; i += some) {
+    words bits;
+    get(bits,
+        scores + i / sample_keys::piece * gap / (sample_keys::size - sample_keys::piece) + i % sample_keys::piece);
+    words key = bits ^ ((0u - (bits >> 31)) | 0x80000000u);
+    key = key == 0x7FFFFFFFu ? key + 1u : key;
+    key = (bits & 0x7FFFFFFFu) > 0x7F800000u ? words{} + nan_key : key;
+    low = key < low ? key : low;
+    high = key > high ? key : high;
+    put(key, to.keys + i);
+  }
+  to.low = low[0], to.high = high[0];
+  for (int i = 1; i < some; ++i) {
+    to.low = low[i] < to.low ? low[i] : to.low;
+    to.high = high[i] > to.high ? high[i] : to.high;
+  }
+}
+
+inline constexpr select_kernels select{bracket, emit, sample};
