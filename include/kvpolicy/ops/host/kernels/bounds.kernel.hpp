@@ -11,7 +11,7 @@ template <int Vectors, class Number, int Channels>
                                                   Number* high, Number* low) {
   using numbers = typename channels<Number, Channels>::numbers;
   constexpr Number magnitude = std::numeric_limits<Number>::max();
-  numbers most[Vectors], least[Vectors];
+  numbers most[static_cast<std::size_t>(Vectors)], least[static_cast<std::size_t>(Vectors)];
   each<Vectors>([&](auto i) KVPOLICY_INLINED {
     most[i] = numbers{} + std::numeric_limits<Number>::min();
     least[i] = numbers{} + magnitude;

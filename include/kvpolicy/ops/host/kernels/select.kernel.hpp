@@ -36,8 +36,8 @@ inline int emit(float const* scores, int count, int first, listed_scores which, 
     fetch(kind, to + kept + ordinals_ahead);
     if constexpr (has_integers) ahead.fetch();
     auto const some = load_floats_as(kind, scores + e);
-    auto const lowest = same_floats_as(kind, which.lowest);
-    unsigned const stays = bits_of(lowest < some) | take_ties(kind, bits_of(some == lowest), which.ties);
+    auto const limit = same_floats_as(kind, which.lowest);
+    unsigned const stays = bits_of(limit < some) | take_ties(kind, bits_of(some == limit), which.ties);
     int const more = count_bits(kind, stays);
     pack_bits(counting_as(kind, first + e), stays, more, kept + lanes_of(kind) <= which.most, to + kept);
     kept += more;
