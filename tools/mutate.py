@@ -116,8 +116,6 @@ COVER = [
     ("ops/*page_bounds.hpp", "ops/page_bounds selection/history selection/select"),
     ("ops/*page_scores.hpp", "ops/page_bounds selection/select"),
     ("ops/*update_query_memory.hpp", "ops/update_query_memory recorders/remember scorers/intent_kv session/turns"),
-    ("ops/host/row_sum_kernels.hpp", "ops/update_query_memory"),
-    ("ops/host/query_memory_rows.hpp", "ops/update_query_memory"),
     ("ops/*residual*.hpp", "scorers/intent_kv scorers/intent_kv_refusals ops/ranks"),
     ("ops/host/folded_head.hpp", "scorers/intent_kv"),
     ("ops/scratch.hpp", "layout/own_applier laws/ownership accounting/explain"),
