@@ -107,7 +107,6 @@ COVER = [
     ("ops/host/window_rows.hpp", "admission/dual ops/append_rows step/step admission/batch"),
     ("ops/*argmin*.hpp", "ops/argmin scorers/trim_kv_options"),
     ("ops/*append_column.hpp", "ops/append_column scorers/trim_kv admission/dual laws/batch_invariance"),
-    ("ops/host/number_tiles.hpp", "ops/append_column"),
     ("ops/*count_rows.hpp", "lifecycle/slots laws/batch_invariance"),
     ("ops/*copy_rows.hpp", "lifecycle/save lifecycle/slots laws/batch_invariance laws/admitted_requests"),
     ("ops/*add_probabilities.hpp", "recorders/attention_probabilities"),

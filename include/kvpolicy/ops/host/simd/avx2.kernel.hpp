@@ -203,3 +203,21 @@ template <int I>
   __m256 const all = _mm256_hadd_ps(_mm256_hadd_ps(a.of, b.of), _mm256_hadd_ps(c.of, d.of));
   return {_mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1))};
 }
+
+// Rows of keys, of weights and of new tokens
+
+template <class Row>
+[[gnu::always_inline]] inline void load_columns(Row const& row, floats (&column)[4]) {
+  auto const rows = [&](int r) KVPOLICY_INLINED {
+    __m256 const lower = _mm256_castps128_ps256(_mm_loadu_ps(reinterpret_cast<float const*>(row(r))));
+    return _mm256_insertf128_ps(lower, _mm_loadu_ps(reinterpret_cast<float const*>(row(r + 4))), 1);
+  };
+  __m256 const a = rows(0), b = rows(1), c = rows(2), d = rows(3);
+  __m256d const low = _mm256_castps_pd(_mm256_unpacklo_ps(a, b)), high = _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
+  __m256d const next = _mm256_castps_pd(_mm256_unpacklo_ps(c, d)), last = _mm256_castps_pd(_mm256_unpackhi_ps(c, d));
+  column[0].of = _mm256_castpd_ps(_mm256_unpacklo_pd(low, next));
+  column[1].of = _mm256_castpd_ps(_mm256_unpackhi_pd(low, next));
+  column[2].of = _mm256_castpd_ps(_mm256_unpacklo_pd(high, last));
+  column[3].of = _mm256_castpd_ps(_mm256_unpackhi_pd(high, last));
+}
+[[gnu::always_inline]] inline ints bits_of(floats a) { return {_mm256_castps_si256(a.of)}; }

@@ -233,3 +233,27 @@ template <int I>
   __m512i const order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   return {_mm512_maskz_permutexvar_ps(0xFFFF, order, a.of)};
 }
+
+// Rows of keys, of weights and of new tokens
+
+template <class Row>
+[[gnu::always_inline]] inline void load_columns(Row const& row, floats (&column)[4]) {
+  constexpr __mmask16 all = 0xFFFF;
+  auto const four_of = [&](int r) KVPOLICY_INLINED { return _mm_loadu_ps(reinterpret_cast<float const*>(row(r))); };
+  auto const rows = [&](int r) KVPOLICY_INLINED {
+    __m512 made = _mm512_maskz_broadcast_f32x4(0x000F, four_of(r));
+    made = _mm512_mask_broadcast_f32x4(made, 0x00F0, four_of(r + 4));
+    made = _mm512_mask_broadcast_f32x4(made, 0x0F00, four_of(r + 8));
+    return _mm512_mask_broadcast_f32x4(made, 0xF000, four_of(r + 12));
+  };
+  auto const low_of = [](auto a, auto b)
+                          KVPOLICY_INLINED { return _mm512_castps_pd(_mm512_maskz_unpacklo_ps(all, a, b)); };
+  auto const high_of = [](auto a, auto b)
+                           KVPOLICY_INLINED { return _mm512_castps_pd(_mm512_maskz_unpackhi_ps(all, a, b)); };
+  __m512 const a = rows(0), b = rows(1), c = rows(2), d = rows(3);
+  column[0].of = _mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xFF, low_of(a, b), low_of(c, d)));
+  column[1].of = _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xFF, low_of(a, b), low_of(c, d)));
+  column[2].of = _mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xFF, high_of(a, b), high_of(c, d)));
+  column[3].of = _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xFF, high_of(a, b), high_of(c, d)));
+}
+[[gnu::always_inline]] inline ints bits_of(floats a) { return {_mm512_castps_si512(a.of)}; }

@@ -198,3 +198,15 @@ template <int I>
   return {numbers{(a.of[0] + a.of[1]) + (a.of[2] + a.of[3]), (b.of[0] + b.of[1]) + (b.of[2] + b.of[3]),
                   (c.of[0] + c.of[1]) + (c.of[2] + c.of[3]), (d.of[0] + d.of[1]) + (d.of[2] + d.of[3])}};
 }
+
+// Rows of keys, of weights and of new tokens
+
+/// Vector i gets number i of `width` rows. Row r begins at row(r).
+template <class Row>
+[[gnu::always_inline]] inline void load_columns(Row const& row, floats (&column)[4]) {
+  floats const a = load_floats(row(0)), b = load_floats(row(1)), c = load_floats(row(2)), d = load_floats(row(3));
+  for (int i = 0; i < 4; ++i) column[i].of = typename vector_of<width>::floats{a.of[i], b.of[i], c.of[i], d.of[i]};
+}
+[[gnu::always_inline]] inline ints bits_of(floats a) {
+  return {__builtin_bit_cast(typename vector_of<width>::ints, a.of)};
+}
