@@ -133,7 +133,7 @@ TEST_SUITE("ops/golden/heads") {
 #if defined(__clang__)
     std::uint64_t const before[][2] = {{0x27AB587CCF5D821Du, 0x2CAEC90F73E07906u},
                                        {0x4B46CAE5B1A9A9C4u, 0xCFA3EB4214E983EAu},
-                                       {0x0000000000000001u, 0x0000000000000001u}};
+                                       {0xCAB8FB25A4897D79u, 0x3D829667108403CEu}};
 #else
     std::uint64_t const before[][2] = {{0x27AB587CCF5D821Du, 0x2CAEC90F73E07906u},
                                        {0x8CBF5333A13A458Eu, 0xF2B4D0E4A158DD0Bu},

@@ -257,3 +257,21 @@ template <class Row>
   column[3].of = _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xFF, high_of(a, b), high_of(c, d)));
 }
 [[gnu::always_inline]] inline ints bits_of(floats a) { return {_mm512_castps_si512(a.of)}; }
+/// The lower halves of all numbers; those of `nan` where a is NaN.
+[[gnu::always_inline]] inline void store_halves(floats a, __m512i halves, __m512i nan, std::byte* to) {
+  __m512i const all = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a.of, a.of, _CMP_UNORD_Q), halves, nan);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi32_epi16(0xFFFF, all));
+}
+[[gnu::always_inline]] inline void store_f16(floats a, std::byte* to) {
+  __m256i const halves = _mm512_maskz_cvtps_ph(0xFFFF, a.of, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512i const upper = _mm512_maskz_srli_epi32(0xFFFF, bits_of(a).of, 16);
+  __m512i const sign = _mm512_and_si512(upper, _mm512_set1_epi32(0x8000));
+  __m512i const nan = _mm512_or_si512(sign, _mm512_set1_epi32(0x7E00));
+  store_halves(a, _mm512_maskz_cvtepu16_epi32(0xFFFF, halves), nan, to);
+}
+[[gnu::always_inline]] inline void store_bf16(floats a, std::byte* to) {
+  __m512i const bits = bits_of(a).of, upper = _mm512_maskz_srli_epi32(0xFFFF, bits, 16);
+  __m512i const half = _mm512_add_epi32(_mm512_and_si512(upper, _mm512_set1_epi32(1)), _mm512_set1_epi32(0x7FFF));
+  __m512i const nan = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+  store_halves(a, _mm512_maskz_srli_epi32(0xFFFF, _mm512_add_epi32(bits, half), 16), nan, to);
+}

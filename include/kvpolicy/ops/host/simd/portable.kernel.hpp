@@ -210,3 +210,18 @@ template <class Row>
 [[gnu::always_inline]] inline ints bits_of(floats a) {
   return {__builtin_bit_cast(typename vector_of<width>::ints, a.of)};
 }
+[[gnu::always_inline]] inline floats load_f16(std::byte const* from) {
+  using ints_of = typename vector_of<width>::ints;
+  typename vector_of<width>::halves some;
+  get(some, from);
+  ints_of const wide = __builtin_convertvector(some, ints_of);
+  floats const size = f16_magnitudes((wide & 0x7FFF) << 13);
+  return {__builtin_bit_cast(typename vector_of<width>::floats, bits_of(size).of | (wide >> 15 << 31))};
+}
+/// Rounded to nearest even; a NaN stays one.
+[[gnu::always_inline]] inline void store_f16(floats a, std::byte* to) {
+  for (int i = 0; i < width; ++i) store(codec::f16, a.of[i], to + 2 * i);
+}
+[[gnu::always_inline]] inline void store_bf16(floats a, std::byte* to) {
+  for (int i = 0; i < width; ++i) store(codec::bf16, a.of[i], to + 2 * i);
+}
