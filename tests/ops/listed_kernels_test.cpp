@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/host/element_rows.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/kernels/listing.hpp>
 #include <kvpolicy/ops/host/kernels/transpose.hpp>
 #include <kvpolicy/ops/host/listed_marks.hpp>

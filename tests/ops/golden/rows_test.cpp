@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/host/element_rows.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <span>
 #include <vector>
 

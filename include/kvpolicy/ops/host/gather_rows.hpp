@@ -11,9 +11,9 @@
 #if defined(KVPOLICY_COMPILED)
 #include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
 #endif
-#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kept_gaps.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/lane_moves.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/ring_append.hpp>

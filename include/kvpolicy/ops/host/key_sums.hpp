@@ -6,8 +6,8 @@
 #else
 
 #include <algorithm>
-#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/residual_kernels.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/key_sums.hpp>

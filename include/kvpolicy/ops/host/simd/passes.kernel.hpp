@@ -50,6 +50,9 @@ template <codec Element>
 [[gnu::always_inline]] inline floats load_as(floats, float const* from) { return load_floats(from); }
 [[gnu::always_inline]] inline float load_as(float, float const* from) { return *from; }
 [[gnu::always_inline]] inline void store(float number, float* to) { *to = number; }
+[[gnu::always_inline]] inline floats repeated_as(floats, float value) { return repeated(value); }
+[[gnu::always_inline]] inline float repeated_as(float, float value) { return value; }
+[[gnu::always_inline]] inline float highest(float a, float b) { return b != b ? b : b > a ? b : a; }
 
 /// Keeps compilers from fusing this product with a sum.
 template <class Vector>
