@@ -111,7 +111,6 @@ COVER = [
     ("ops/*copy_rows.hpp", "lifecycle/save lifecycle/slots laws/batch_invariance laws/admitted_requests"),
     ("ops/*add_probabilities.hpp", "recorders/attention_probabilities"),
     ("ops/*gate*.hpp", "ops/gates io/gate_files"),
-    ("ops/host/unit_sums.hpp", "ops/gates"),
     ("ops/*page_bounds.hpp", "ops/page_bounds selection/history selection/select"),
     ("ops/*page_scores.hpp", "ops/page_bounds selection/select"),
     ("ops/*update_query_memory.hpp", "ops/update_query_memory recorders/remember scorers/intent_kv session/turns"),

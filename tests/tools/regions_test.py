@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-KERNELS = ("element_rows", "listing", "lowest", "norms", "products", "rope", "slots", "softmax", "transpose")
+KERNELS = ("element_rows", "gates", "listing", "lowest", "norms", "products", "residual", "rope", "slots", "softmax", "transpose")
 OF_ROWS = ("softmax", "products")  # their tables are of blocks of 4, 16 and 32 rows
 OWN = re.compile(r"\d(avx2|avx512|avx512_bf16)\d|put_selected|selected_first|amx_(products|sweeps|rows|blocks)")  # names of regions in mangled names, and functions with a target of their own
 WIDE = re.compile(r"%[yz]mm|%k[0-7]|\tv[a-z]")

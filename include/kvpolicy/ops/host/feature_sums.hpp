@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <kvpolicy/ops/feature_sums.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/kernels/transpose.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
-#include <kvpolicy/ops/host/residual_kernels.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 
@@ -36,7 +36,7 @@ struct implementation<ops::feature_sums_t, host> {
       int const sequence = i / (tasks + 1);
       int const task = i % (tasks + 1);
       auto* const row = detail::scratch_arena(exec.scratch(worker)).take<float>(static_cast<std::size_t>(memory.dims));
-      if (task == tasks) return add_memory(exec.simd_level(), batch, memory, sequence, row, out.row(sequence, 0));
+      if (task == tasks) return add_memory(exec.simd_level(), batch, memory, sequence, out.row(sequence, 0));
       int const begin = task * some;
       int const last = std::min(begin + some, batch.bound);
       int const end = std::min(last, batch.committed({batch.sequence_begin + sequence, batch.layer_begin, 0}));
@@ -54,14 +54,12 @@ struct implementation<ops::feature_sums_t, host> {
   }
 
  private:
-  static void add_memory(isa simd_level, lanes const& batch, query_view const& memory, int sequence, float* row,
-                         float* to) {
+  static void add_memory(isa simd_level, lanes const& batch, query_view const& memory, int sequence, float* to) {
     std::fill_n(to, memory.dims, 0.0f);
     for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
       for (int head = 0; head < memory.heads; ++head) {
         std::byte const* const from = memory.at({batch.sequence_begin + sequence, layer, 0}, head, 0);
-        detail::load_row(memory.element, from, bytes_of(memory.element), memory.dims, row);
-        detail::residual_for(simd_level).add(row, memory.dims, to);
+        detail::element_rows_for(simd_level).of(memory.element)(&from, &from, 1, memory.dims, to);
       }
     }
   }

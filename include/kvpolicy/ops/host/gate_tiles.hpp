@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/gate_kernels.hpp>
 #include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/host/kernels/transpose.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
