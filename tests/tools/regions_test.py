@@ -11,7 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-KERNELS = ("bounds", "listing", "lowest", "norms", "pool", "products", "select", "slots", "softmax")
+KERNELS = ("bounds", "element_rows", "gates", "listing", "lowest", "norms", "pool", "products", "residual", "rope", "select", "slots", "softmax",
+           "transpose")
 OF_ROWS = ("softmax", "products")  # their tables are of blocks of 4, 16 and 32 rows
 OWN = re.compile(r"\d(avx2|avx512|avx512_bf16)\d|amx_(products|sweeps|rows|blocks)")  # names of regions in mangled names, and functions with a target of their own
 WIDE = re.compile(r"%[yz]mm|%k[0-7]|\tv[a-z]")

@@ -23,7 +23,7 @@ namespace ops {
 /// - in, out: `memory`, float32, a row of [group][D] for every lane. A vector of zeros stays zero.
 /// - cost: O(group * span * D) per lane. Sums are in double precision, in the order of the rows. On the host, 16-bit
 ///   numbers of sixteen rows are added in float first; all of its instruction sets give the same bits. Scratch per
-///   worker: 8 group (D + 1) bytes.
+///   worker: 12 D bytes.
 /// - throws: `invalid_argument` if a span is not within the rows, or if `keep` or `tail` is out of range. Then nothing
 ///   was changed.
 struct update_query_memory_t : verb<update_query_memory_t> {

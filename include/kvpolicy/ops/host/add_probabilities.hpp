@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <kvpolicy/ops/add_probabilities.hpp>
-#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <kvpolicy/ops/append_column.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/number_tiles.hpp>
+#include <kvpolicy/ops/host/kernels/transpose.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -31,7 +31,7 @@ struct implementation<ops::append_column_t, host> {
     }
     int const together = neighbours ? batch.heads : 1;
     std::int64_t const bytes = std::int64_t{most} * together * (bytes_of(new_numbers.element) + 4);
-    auto const turn = detail::number_tiles_for(exec.simd_level()).of(new_numbers.element);
+    auto const turn = detail::transpose_for(exec.simd_level()).heads_of(new_numbers.element);
     exec.for_each_range(batch.size() / together, bytes, [&](int begin, int end, int) {
       for (int i = begin; i < end; ++i) {
         if (neighbours) {
@@ -94,8 +94,8 @@ struct implementation<ops::append_column_t, host> {
   }
 
   /// Appends the numbers of all heads of a layer, from `one` on, a stretch of entries at a time.
-  static void append_heads(detail::number_tiles::function turn, lanes const& batch, entry_numbers const& from,
-                           by_lane<float> const& column, lane one) {
+  static void append_heads(detail::transpose_kernels::heads_function turn, lanes const& batch,
+                           entry_numbers const& from, by_lane<float> const& column, lane one) {
     for (; one.head < batch.heads; one.head += detail::heads_of_a_tile) {
       int const heads = std::min(detail::heads_of_a_tile, batch.heads - one.head);
       bool const whole = heads == detail::heads_of_a_tile && turn != nullptr;
@@ -111,7 +111,7 @@ struct implementation<ops::append_column_t, host> {
 
   /// Appends the numbers of eight heads, from `first` on, as far as all of them have numbers and these are whole tiles.
   /// Returns how many of each were appended.
-  static int append_tiles(detail::number_tiles::function turn, lanes const& batch, entry_numbers const& from,
+  static int append_tiles(detail::transpose_kernels::heads_function turn, lanes const& batch, entry_numbers const& from,
                           by_lane<float> const& column, lane first) {
     float* to[detail::heads_of_a_tile];
     int least = from.count(first);

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <kvpolicy/ops/feature_sums.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
+#include <kvpolicy/ops/host/kernels/transpose.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
-#include <kvpolicy/ops/host/residual_kernels.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
-#include <kvpolicy/ops/host/transpose.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -36,7 +36,7 @@ struct implementation<ops::feature_sums_t, host> {
       int const sequence = i / (tasks + 1);
       int const task = i % (tasks + 1);
       auto* const row = detail::scratch_arena(exec.scratch(worker)).take<float>(static_cast<std::size_t>(memory.dims));
-      if (task == tasks) return add_memory(exec.simd_level(), batch, memory, sequence, row, out.row(sequence, 0));
+      if (task == tasks) return add_memory(exec.simd_level(), batch, memory, sequence, out.row(sequence, 0));
       int const begin = task * some;
       int const last = std::min(begin + some, batch.bound);
       int const end = std::min(last, batch.committed({batch.sequence_begin + sequence, batch.layer_begin, 0}));
@@ -54,14 +54,12 @@ struct implementation<ops::feature_sums_t, host> {
   }
 
  private:
-  static void add_memory(isa simd_level, lanes const& batch, query_view const& memory, int sequence, float* row,
-                         float* to) {
+  static void add_memory(isa simd_level, lanes const& batch, query_view const& memory, int sequence, float* to) {
     std::fill_n(to, memory.dims, 0.0f);
     for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
       for (int head = 0; head < memory.heads; ++head) {
         std::byte const* const from = memory.at({batch.sequence_begin + sequence, layer, 0}, head, 0);
-        detail::load_row(memory.element, from, bytes_of(memory.element), memory.dims, row);
-        detail::residual_for(simd_level).add(row, memory.dims, to);
+        detail::element_rows_for(simd_level).of(memory.element)(&from, &from, 1, memory.dims, to);
       }
     }
   }
@@ -76,17 +74,25 @@ struct implementation<ops::feature_sums_t, host> {
     int last = begin;
     while (last < end && is_recorded(from, batch, sequence, last)) ++last;
     constexpr std::ptrdiff_t ahead = 64;  // entries; a processor does not follow as many streams as there are channels
-    auto const transpose = detail::transpose_for(simd_level, from.each);
-    for (int e = begin; e < last; e += detail::square_side) {
-      int const entries = std::min(detail::square_side, last - e);
-      for (int channel = 0; channel < out.dims; channel += detail::square_side) {
-        int const channels = std::min(detail::square_side, out.dims - channel);
-        float const* number[detail::square_side];
+    constexpr int side = 16;
+    auto const transpose = detail::transpose_for(simd_level).rows;
+    for (int e = begin; e < last; e += side) {
+      int const entries = std::min(side, last - e);
+      for (int channel = 0; channel < out.dims; channel += side) {
+        int const channels = std::min(side, out.dims - channel);
+        float* const to = out.row(sequence, 1 + e) + channel;
+        float const* number[side];
         for (int c = 0; c < channels; ++c) {
           number[c] = from.at(batch, sequence, e, channel + c);
           detail::prefetch_here(reinterpret_cast<std::byte const*>(number[c]) + ahead * 4 * from.each);
         }
-        transpose(number, from.each, entries, channels, out.row(sequence, 1 + e) + channel, out.dims);
+        if (from.each == 1) {
+          transpose(number, channels, entries, to, out.dims);
+          continue;
+        }
+        for (int i = 0; i < entries; ++i) {
+          for (int c = 0; c < channels; ++c) to[i * out.dims + c] = number[c][i * from.each] + 0.0f;
+        }
       }
     }
     return last;

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <kvpolicy/ops/fold.hpp>
-#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 
 namespace KVPOLICY_NAMESPACE {

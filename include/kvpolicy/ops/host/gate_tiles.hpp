@@ -1,16 +1,12 @@
 // Products of rows and the weights of a gate: tiles of 24 rows, and blocks of 32 hidden units.
 #pragma once
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <cstdint>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/gate_kernels.hpp>
 #include <kvpolicy/ops/host/kernels/products.hpp>
+#include <kvpolicy/ops/host/kernels/transpose.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <string>
 
@@ -58,6 +54,7 @@ class gate_block {
   gate_block(isa simd_level, float* packed)
       : logits_(products_for<sizes::block>(simd_level).logits()),
         few_(products_for<sizes::block>(simd_level).one_by_one),
+        transpose_(transpose_for(simd_level).rows),
         packed_(packed) {}
 
   /// Packs `units` rows of weights, which are `stride` floats apart, as packed[column][unit], with zeros behind the
@@ -65,11 +62,9 @@ class gate_block {
   void pack(float const* from, std::int64_t stride, int units, int columns) {
     columns_ = columns;
     if (units < sizes::block) std::fill_n(packed_, scratch_floats(columns), 0.0f);
-    int u = 0;
-    for (; u + 4 <= units; u += 4) {
-      turn_four(from + u * stride, stride, columns, std::min(4, units - u - 4), packed_ + u);
-    }
-    for (; u < units; ++u) turn_one(from + u * stride, 0, columns, packed_ + u);
+    float const* row[sizes::block];
+    for (int u = 0; u < units; ++u) row[u] = from + u * stride;
+    transpose_(row, units, columns, packed_, sizes::block);
   }
 
   /// out[row][32] = rows [count][columns] times the block. There is at most a tile of rows, and they are `stride`
@@ -81,38 +76,11 @@ class gate_block {
   }
 
  private:
-  static void turn_one(float const* from, int first, int columns, float* to) {
-    for (int c = first; c < columns; ++c) to[std::ptrdiff_t{c} * sizes::block] = from[c];
-  }
-
-  /// Interleaves four rows, and prefetches `behind` following rows.
-  static void turn_four(float const* from, std::int64_t stride, int columns, int behind, float* to) {
-    int c = 0;
-#if defined(__x86_64__)
-    for (; c + 4 <= columns; c += 4) {
-      if (c % floats_of_a_line == 0) {
-        for (int row = 4; row < 4 + behind; ++row) __builtin_prefetch(from + row * stride + c);
-      }
-      __m128 a = _mm_loadu_ps(from + c);
-      __m128 b = _mm_loadu_ps(from + stride + c);
-      __m128 d = _mm_loadu_ps(from + 2 * stride + c);
-      __m128 e = _mm_loadu_ps(from + 3 * stride + c);
-      _MM_TRANSPOSE4_PS(a, b, d, e);
-      float* const at = to + std::ptrdiff_t{c} * sizes::block;
-      _mm_storeu_ps(at, a);
-      _mm_storeu_ps(at + sizes::block, b);
-      _mm_storeu_ps(at + 2 * sizes::block, d);
-      _mm_storeu_ps(at + 3 * sizes::block, e);
-    }
-#endif
-    static_cast<void>(behind);
-    for (int row = 0; row < 4; ++row) turn_one(from + row * stride, c, columns, to + row);
-  }
-
   using product = void (*)(void const* const*, int, int, void const*, float, float*);
 
   product logits_;
   product few_;  ///< the product for few rows, one by one
+  void (*transpose_)(float const* const*, int, int, float*, std::int64_t);
   float* packed_;
   int columns_ = 0;
   void const* address_[2 * keys_of_a_tile] = {};

@@ -1,18 +1,14 @@
 // Host implementations of gather_rows and ring_append, which move bytes.
 #pragma once
 
-#if defined(__x86_64__) && !defined(KVPOLICY_COMPILED)
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/gather_rows.hpp>
 #if defined(KVPOLICY_COMPILED)
 #include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
 #endif
-#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/lane_moves.hpp>
 #include <kvpolicy/ops/host/listed_marks.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
@@ -32,47 +28,6 @@ inline void move_row(plane const& rows, std::byte const* source, std::byte* targ
   for (int d = 0; d < rows.dims; ++d) std::memcpy(target + d * rows.dim, source + d * rows.dim, width);
 }
 
-/// Copies whole cache lines with non-temporal stores, which do not fetch the overwritten line. Returns false if there
-/// is no such store, or if the target is not aligned to a line.
-struct line_copy {
-  isa simd_level = isa::portable;
-  int bytes = 0;
-
-  [[nodiscard]] bool can() const { return simd_level >= isa::avx2 && bytes > 0 && bytes % 64 == 0; }
-  [[nodiscard]] bool operator()(std::byte const* source, std::byte* target) const {
-#if defined(__x86_64__)
-    if (reinterpret_cast<std::uintptr_t>(target) % 64 != 0) return false;
-    simd_level == isa::avx2 ? by_halves(source, target, bytes) : by_lines(source, target, bytes);
-    return true;
-#else
-    static_cast<void>(source);
-    static_cast<void>(target);
-    return false;
-#endif
-  }
-  /// Must follow the last copy, so that other threads see what was written.
-  static void finish() {
-#if defined(__x86_64__)
-    _mm_sfence();
-#endif
-  }
-
- private:
-#if defined(__x86_64__)
-  [[gnu::target(KVPOLICY_AVX2)]] static void by_halves(std::byte const* source, std::byte* target, int bytes) {
-    for (int at = 0; at < bytes; at += 32) {
-      auto const half = _mm256_loadu_si256(reinterpret_cast<__m256i const*>(source + at));
-      _mm256_stream_si256(reinterpret_cast<__m256i*>(target + at), half);
-    }
-  }
-  [[gnu::target(KVPOLICY_AVX512)]] static void by_lines(std::byte const* source, std::byte* target, int bytes) {
-    for (int at = 0; at < bytes; at += 64) {
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(target + at), _mm512_loadu_si512(source + at));
-    }
-  }
-#endif
-};
-
 /// Moves rows of one plane: row i of [begin, end) from `from(i)` to `to(i)`, one after another. The next rows are
 /// known, but a processor cannot predict them, so they are prefetched into the second-level cache, which supports more
 /// outstanding misses. Non-temporal stores are used if the written lines would be evicted before they are read.
@@ -82,17 +37,22 @@ void move_rows(isa simd_level, plane const& rows, ordinal_range which, From cons
   constexpr int line = 64;
   constexpr std::int64_t worth_streaming = 1 << 17;
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
-  line_copy const stream{simd_level, bytes};
-  bool const streams = stream.can() && std::int64_t{which.end - which.begin} * bytes >= worth_streaming;
+  bool const streams =
+      simd_level >= isa::avx2 && bytes % line == 0 && std::int64_t{which.end - which.begin} * bytes >= worth_streaming;
   for (int i = which.begin; i < which.end; ++i) {
     if (i + ahead < which.end) {
       std::byte const* const next = from(i + ahead);
       for (int at = 0; at < bytes; at += line) __builtin_prefetch(next + at, 0, 2);
     }
     std::byte const* const source = from(i);
-    if (!streams || !stream(source, to(i))) move_row(rows, source, to(i));
+    std::byte* const target = to(i);
+    if (streams && reinterpret_cast<std::uintptr_t>(target) % line == 0) {
+      stream_lines(source, target, bytes);
+    } else {
+      move_row(rows, source, target);
+    }
   }
-  if (streams) line_copy::finish();
+  if (streams) finish_streams();
 }
 
 /// Moves the rows of a lane in one plane according to its kept entries. Rows without gaps between them that all move by

@@ -6,9 +6,8 @@
 #else
 
 #include <algorithm>
-#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/residual_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/key_sums.hpp>
 
@@ -75,7 +74,8 @@ class sums_of_keys {
     for (int e = begin; e < end; ++e, to += dims) {
       load_row(from_.rows.element, from_.row(one, e), from_.rows.dim, dims, row_);
       if (from_.rows.scales.data != nullptr) scale_row(from_.scale(one, e), dims, row_);
-      residual_for(simd_level_).add(row_, dims, to);
+      auto const* const numbers = reinterpret_cast<std::byte const*>(row_);
+      element_rows_for(simd_level_).f32(&numbers, &numbers, 1, dims, to);
     }
   }
 

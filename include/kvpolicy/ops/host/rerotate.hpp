@@ -11,8 +11,8 @@
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/kernels/rope.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
-#include <kvpolicy/ops/host/turn_kernels.hpp>
 #include <kvpolicy/ops/host/unit_marks.hpp>
 #include <kvpolicy/ops/rerotate.hpp>
 
@@ -57,13 +57,12 @@ struct implementation<ops::rerotate_t, host> {
   struct tables {
     int pairs;
     rope_style style;
-    double const* frequency;  ///< radians per position of each pair
-    float const* fine;        ///< [64][2][pairs]
-    double const* coarse;     ///< [64][2][pairs]
-    double const* far;        ///< [16][2][pairs]
-    std::int64_t first_byte;  ///< of a row, from which on its channels turn
-    detail::turn_kernels const* kernels;
-    detail::turn_kernels::function halves;  ///< null, unless a key's halves turn and its channels are contiguous
+    double const* frequency;                ///< radians per position of each pair
+    float const* fine;                      ///< [64][2][pairs]
+    double const* coarse;                   ///< [64][2][pairs]
+    double const* far;                      ///< [16][2][pairs]
+    std::int64_t first_byte;                ///< of a row, from which on its channels turn
+    detail::rope_kernels::function halves;  ///< null, unless a key's halves turn and its channels are contiguous
   };
   static std::size_t table_size(cache const& in) {
     return static_cast<std::size_t>(steps + far_steps + 1) * static_cast<std::size_t>(in.k.dims);
@@ -82,7 +81,6 @@ struct implementation<ops::rerotate_t, host> {
     for (int i = 0; i < steps * dims; ++i) fine[i] = static_cast<float>(coarse[i]);
     fill_table(frequency, pairs, steps, steps, coarse);
     fill_table(frequency, pairs, steps * steps, far_steps, far);
-    detail::turn_kernels const& kernels = detail::turns_for(exec.simd_level());
     bool const halves = how.style == rope_style::neox && in.k.dim == bytes_of(in.k.element);
     return {.pairs = pairs,
             .style = how.style,
@@ -91,8 +89,7 @@ struct implementation<ops::rerotate_t, host> {
             .coarse = coarse,
             .far = far,
             .first_byte = detail::turned_channels_of(in).begin * in.k.dim,
-            .kernels = &kernels,
-            .halves = halves ? kernels.of(in.k.element) : nullptr};
+            .halves = halves ? detail::rope_for(exec.simd_level()).of(in.k.element) : nullptr};
   }
 
   /// Row i of a table is for a turn back by i * unit positions. Of eight rows one is computed by cos and sin, and so
@@ -116,12 +113,11 @@ struct implementation<ops::rerotate_t, host> {
     }
   }
   /// The cosines and sines of sums of two angles.
-  template <class T>
-  static void add_angles(T const* a, T const* b, int pairs, T* row) {
+  template <class T, class Made>
+  KVPOLICY_VECTORIZED static void add_angles(T const* a, T const* b, int pairs, Made* row) {
     for (int i = 0; i < pairs; ++i) {
-      T const cosine = a[i] * b[i] - a[pairs + i] * b[pairs + i];
-      row[pairs + i] = a[pairs + i] * b[i] + a[i] * b[pairs + i];
-      row[i] = cosine;
+      row[i] = static_cast<Made>(a[i] * b[i] - a[pairs + i] * b[pairs + i]);
+      row[pairs + i] = static_cast<Made>(a[pairs + i] * b[i] + a[i] * b[pairs + i]);
     }
   }
 
@@ -171,7 +167,7 @@ struct implementation<ops::rerotate_t, host> {
       angles_of(by.frequency, by.pairs, -(std::int64_t{far} * steps * steps), now.wide);
       angle = now.wide;
     }
-    by.kernels->add_angles(angle, by.coarse + upper % steps * 2 * by.pairs, by.pairs, now.upper);
+    add_angles(angle, by.coarse + upper % steps * 2 * by.pairs, by.pairs, now.upper);
   }
 
   static void turn(cache const& in, lane this_lane, int e, int step, turning& now) {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/residual_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/residual.hpp>
 #include <kvpolicy/ops/host/residual_task.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/residual.hpp>

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <kvpolicy/ops/host/folded_head.hpp>
 #include <kvpolicy/ops/host/folded_span.hpp>
-#include <kvpolicy/ops/host/residual_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/residual.hpp>
 #include <kvpolicy/ops/residual.hpp>
 #include <limits>
 #include <utility>

@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/gate_kernels.hpp>
 #include <kvpolicy/ops/host/gate_tiles.hpp>
+#include <kvpolicy/ops/host/kernels/gates.hpp>
 #include <kvpolicy/ops/host/kernels/products.hpp>
-#include <kvpolicy/ops/host/residual_kernels.hpp>
-#include <kvpolicy/ops/host/unit_sums.hpp>
+#include <kvpolicy/ops/host/kernels/residual.hpp>
 #include <kvpolicy/ops/retention_gates.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -42,7 +41,6 @@ class retention_gate_task {
   retention_gate_task(isa simd_level, retention_gate_weights const& weights, int layer, scratch_arena arena)
       : blocks_(products_for<sizes::block>(simd_level)),
         gates_(gates_for(simd_level)),
-        unit_sums_(unit_sums_for(simd_level)),
         blend_(residual_for(simd_level).blend),
         weights_(weights),
         layer_(layer),
@@ -60,7 +58,7 @@ class retention_gate_task {
   void run(hidden_rows const& hidden, int sequence, int begin, int end, Put const& put) {
     count_ = end - begin;
     std::fill_n(units_, std::ptrdiff_t{count_} * padded_, 0.0f);
-    if (count_ == 1 && unit_sums_ != nullptr && weights_.width <= rows(weights_) * panel(weights_)) {
+    if (count_ == 1 && weights_.width <= rows(weights_) * panel(weights_)) {
       add_row(hidden, sequence, begin);
     } else {
       for (int first = 0; first < weights_.width; first += channels_of_a_panel) {
@@ -93,7 +91,7 @@ class retention_gate_task {
       for (int first = 0; first < weights_.width; first += channels_of_a_panel) {
         int const channels = std::min(channels_of_a_panel, weights_.width - first);
         float const* const then = first + channels < weights_.width ? weights + first + channels : next;
-        unit_sums_({weights + first, weights_.width, channels, then}, x_ + first, tile_);
+        gates_.sum_units({weights + first, weights_.width, channels, then}, x_ + first, tile_);
         for (int u = 0; u < unit_weights::units; ++u) units_[unit + u] += tile_[u];
       }
       weights = next;
@@ -139,7 +137,6 @@ class retention_gate_task {
 
   product_kernels const& blocks_;
   gate_kernels const& gates_;
-  unit_sums unit_sums_;
   void (*blend_)(float const* from, int count, float const* shrink, float* to, std::int64_t stride);
   retention_gate_weights const& weights_;
   int layer_;

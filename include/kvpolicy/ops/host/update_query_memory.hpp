@@ -6,10 +6,10 @@
 #else
 
 #include <algorithm>
+#include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/prefetch.hpp>
-#include <kvpolicy/ops/host/query_memory_rows.hpp>
-#include <kvpolicy/ops/host/row_sum_kernels.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/update_query_memory.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -41,9 +41,8 @@ struct implementation<ops::update_query_memory_t, host> {
   static constexpr bool provided = true;
 
   static std::size_t scratch(shape const& model, int) {
-    auto const group = static_cast<std::size_t>(model.group());
-    return detail::scratch_of<double>(group * static_cast<std::size_t>(model.head_dim)) +
-           detail::scratch_of<double>(group);
+    auto const dims = static_cast<std::size_t>(model.head_dim);
+    return detail::scratch_of<double>(dims) + detail::scratch_of<float>(dims);
   }
 
   static void run(host_executor& exec, lanes const& batch, turn_queries const& turn, query_memory_update const& how,
@@ -51,51 +50,68 @@ struct implementation<ops::update_query_memory_t, host> {
     implementation<ops::refuse_spans_t, host>::run(exec, batch, turn, "observe");
     if (turn.rows == 0) return;
     int const group = turn.heads / batch.heads;
-    auto const add_rows = detail::row_sums_for(exec.simd_level()).of(turn.element);
-    detail::memory_row_kernels const& rows = detail::memory_rows_for(exec.simd_level());
+    auto const add_rows = detail::element_rows_for(exec.simd_level()).of(turn.element);
     std::int64_t const bytes = std::int64_t{group} * std::min(how.tail, turn.rows) * turn.dims * bytes_of(turn.element);
     exec.for_each_range(batch.size(), bytes, [&](int begin, int end, int worker) {
+      detail::scratch_arena arena(exec.scratch(worker));
+      double* const sums = arena.take<double>(static_cast<std::size_t>(turn.dims));
+      float* const some = arena.take<float>(static_cast<std::size_t>(turn.dims));
       for (int i = begin; i < end; ++i) {
         lane const one = batch.at(i);
         ordinal_range const span = turn.span(one, how.tail);
-        if (span.begin >= span.end) continue;
-        detail::scratch_arena arena(exec.scratch(worker));
-        double* const sums = arena.take<double>(static_cast<std::size_t>(group * turn.dims));
-        double* const squares = arena.take<double>(static_cast<std::size_t>(group));
-        float* const remembered = memory.row(one);
-        for (int d = 0; d < group * turn.dims; d += detail::floats_of_a_line) __builtin_prefetch(remembered + d, 1, 2);
-        add_span(add_rows, turn, one, group, span, sums);
-        double const share = 1.0 / (span.end - span.begin);
-        for (int h = 0; h < group; ++h) {
-          std::ptrdiff_t const first = std::ptrdiff_t{h} * turn.dims;
-          squares[h] = rows.mix(sums + first, turn.dims, share, how, remembered + first);
-        }
-        for (int h = 0; h < group; ++h) {
-          std::ptrdiff_t const first = std::ptrdiff_t{h} * turn.dims;
-          rows.put(sums + first, turn.dims, detail::unit_factor(squares[h]), remembered + first);
+        for (int h = 0; h < group && span.begin < span.end; ++h) {
+          add_span(add_rows, turn, one, one.head * group + h, span, some, sums);
+          update(sums, turn.dims, 1.0 / (span.end - span.begin), how, memory.row(one) + std::ptrdiff_t{h} * turn.dims);
         }
       }
     });
   }
 
  private:
-  /// Adds up the rows of a span for all query heads of a lane. Heads have their rows in the same places, which
-  /// are found once.
-  static void add_span(detail::row_sum_kernels::function add_rows, turn_queries const& turn, lane one, int group,
-                       ordinal_range const& span, double* sums) {
-    constexpr int most = 32;
-    std::int64_t offset[most + detail::rows_ahead];
-    for (int begin = span.begin; begin < span.end; begin += most) {
-      int const some = std::min(most, span.end - begin);
-      for (int r = 0; r < some; ++r) offset[r] = turn.stored(one, begin + r) * turn.row;
-      for (int h = 0; h < group; ++h) {
-        int const head = one.head * group + h;
-        std::int64_t const next = head + 1 < turn.heads ? turn.head : 0;
-        for (int r = 0; r < detail::rows_ahead; ++r) offset[some + r] = next + offset[std::min(r, some - 1)];
-        add_rows({turn.at(one, head, 0), offset}, some, turn.dims, begin > span.begin,
-                 sums + std::ptrdiff_t{h} * turn.dims);
-      }
+  /// Adds up the rows of a span. 16-bit numbers of sixteen rows are added in float first: their significands have 8 or
+  /// 11 bits, so these sums are exact unless one number is some 500 times as large as another.
+  KVPOLICY_VECTORIZED static void add_span(detail::element_row_kernels::function add_rows, turn_queries const& turn,
+                                           lane one, int head, ordinal_range span, float* some, double* sums) {
+    constexpr int most = 16;
+    int const together = turn.element == codec::f32 ? 1 : most;
+    std::fill_n(sums, turn.dims, 0.0);
+    for (int begin = span.begin; begin < span.end; begin += together) {
+      int const count = std::min(together, span.end - begin);
+      std::byte const* rows[most];
+      for (int r = 0; r < count; ++r) rows[r] = turn.at(one, head, turn.stored(one, begin + r));
+      std::fill_n(some, turn.dims, 0.0f);
+      add_rows(rows, rows, count, turn.dims, some);
+      for (int d = 0; d < turn.dims; ++d) sums[d] += static_cast<double>(some[d]);
     }
+  }
+
+  /// memory = unit(keep memory + share sums). What is not kept is not read, so that a NaN there is dropped.
+  KVPOLICY_VECTORIZED static void update(double* sums, int dims, double share, query_memory_update const& how,
+                                         float* memory) {
+    auto const kept = static_cast<double>(how.keep);
+    if (how.normalise) share = unit_factor(sums, dims);
+    if (how.keep > 0) {
+      for (int d = 0; d < dims; ++d) sums[d] = sums[d] * share + kept * static_cast<double>(memory[d]);
+    } else {
+      for (int d = 0; d < dims; ++d) sums[d] = sums[d] * share + 0.0;
+    }
+    double const factor = unit_factor(sums, dims);
+    for (int d = 0; d < dims; ++d) memory[d] = static_cast<float>(sums[d] * factor);
+  }
+
+  /// The factor that makes values a unit vector; 1 if they are zeros. The square of value d is added to sum d mod 32.
+  KVPOLICY_VECTORIZED static double unit_factor(double const* values, int dims) {
+    constexpr int width = 32;
+    double sums[width] = {};
+    for (int d = 0; d < dims; d += width) {
+      int const some = std::min(width, dims - d);
+      for (int i = 0; i < some; ++i) sums[i] += values[d + i] * values[d + i];
+    }
+    for (int half = width / 2; half > 0; half /= 2) {
+      for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+    }
+    double const norm = std::sqrt(sums[0]);
+    return norm > 0 ? 1 / norm : 1;
   }
 };
 

@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/gate_kernels.hpp>
 #include <kvpolicy/ops/host/gate_tiles.hpp>
+#include <kvpolicy/ops/host/kernels/gates.hpp>
 #include <kvpolicy/ops/host/kernels/products.hpp>
-#include <kvpolicy/ops/host/residual_kernels.hpp>
-#include <kvpolicy/ops/host/unit_sums.hpp>
+#include <kvpolicy/ops/host/kernels/residual.hpp>
 #include <kvpolicy/ops/write_gates.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -36,7 +35,6 @@ class write_gate_task {
   write_gate_task(isa simd_level, write_gate_weights const& weights, lane this_lane, scratch_arena arena)
       : blocks_(products_for<sizes::block>(simd_level)),
         gates_(gates_for(simd_level)),
-        unit_sums_(unit_sums_for(simd_level)),
         perceive_(residual_for(simd_level).perceive),
         weights_(weights),
         lanes_(this_lane),
@@ -84,7 +82,7 @@ class write_gate_task {
     float last[sizes::block] = {};
     std::copy_n(weights_.fc1_bias + first, units, bias);
     std::copy_n(weights_.fc2 + first, units, last);
-    if (count == 1 && units == sizes::block && unit_sums_ != nullptr) {
+    if (count == 1 && units == sizes::block) {
       multiply_one(weights_.fc1 + first * columns_);
       return perceive_({tile_, bias, zeros, last, zeros, 1}, sums_);
     }
@@ -100,14 +98,13 @@ class write_gate_task {
   void multiply_one(float const* weights) {
     for (int u = 0; u < sizes::block; u += unit_weights::units) {
       float const* const next = weights + std::ptrdiff_t{unit_weights::units} * columns_;
-      unit_sums_({weights, columns_, columns_, next}, x_, tile_ + u);
+      gates_.sum_units({weights, columns_, columns_, next}, x_, tile_ + u);
       weights = next;
     }
   }
 
   product_kernels const& blocks_;
   gate_kernels const& gates_;
-  unit_sums unit_sums_;
   void (*perceive_)(hidden_tile const& tile, float* out);
   write_gate_weights const& weights_;
   lane lanes_;

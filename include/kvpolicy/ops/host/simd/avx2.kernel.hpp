@@ -213,3 +213,38 @@ template <int I>
 [[gnu::always_inline]] inline floats same_floats_as(ints, float value) { return repeated(value); }
 [[gnu::always_inline]] inline ints raw_bits(floats a) { return {_mm256_castps_si256(a.of)}; }
 [[gnu::always_inline]] inline floats operator/(floats a, float by) { return {_mm256_div_ps(a.of, repeated(by).of)}; }
+
+// Rows of keys, of weights and of new tokens
+
+template <class Row>
+[[gnu::always_inline]] inline void load_columns(Row const& row, floats (&column)[4]) {
+  auto const rows = [&](int r) KVPOLICY_INLINED {
+    __m256 const lower = _mm256_castps128_ps256(_mm_loadu_ps(reinterpret_cast<float const*>(row(r))));
+    return _mm256_insertf128_ps(lower, _mm_loadu_ps(reinterpret_cast<float const*>(row(r + 4))), 1);
+  };
+  __m256 const a = rows(0), b = rows(1), c = rows(2), d = rows(3);
+  __m256d const low = _mm256_castps_pd(_mm256_unpacklo_ps(a, b)), high = _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
+  __m256d const next = _mm256_castps_pd(_mm256_unpacklo_ps(c, d)), last = _mm256_castps_pd(_mm256_unpackhi_ps(c, d));
+  column[0].of = _mm256_castpd_ps(_mm256_unpacklo_pd(low, next));
+  column[1].of = _mm256_castpd_ps(_mm256_unpackhi_pd(low, next));
+  column[2].of = _mm256_castpd_ps(_mm256_unpacklo_pd(high, last));
+  column[3].of = _mm256_castpd_ps(_mm256_unpackhi_pd(high, last));
+}
+/// The lower halves of all numbers, which are below 2^16; those of `nan` where a is NaN.
+[[gnu::always_inline]] inline void store_halves(floats a, __m256i halves, __m256i nan, std::byte* to) {
+  __m256i const is_nan = _mm256_castps_si256(_mm256_cmp_ps(a.of, a.of, _CMP_UNORD_Q));
+  __m256i const all = _mm256_blendv_epi8(halves, nan, is_nan);
+  __m256i const packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(all, all), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
+}
+[[gnu::always_inline]] inline void store_f16(floats a, std::byte* to) {
+  __m128i const halves = _mm256_cvtps_ph(a.of, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m256i const sign = _mm256_and_si256(_mm256_srli_epi32(raw_bits(a).of, 16), _mm256_set1_epi32(0x8000));
+  store_halves(a, _mm256_cvtepu16_epi32(halves), _mm256_or_si256(sign, _mm256_set1_epi32(0x7E00)), to);
+}
+[[gnu::always_inline]] inline void store_bf16(floats a, std::byte* to) {
+  __m256i const bits = raw_bits(a).of, upper = _mm256_srli_epi32(bits, 16);
+  __m256i const half = _mm256_add_epi32(_mm256_and_si256(upper, _mm256_set1_epi32(1)), _mm256_set1_epi32(0x7FFF));
+  __m256i const nan = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+  store_halves(a, _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16), nan, to);
+}

@@ -242,3 +242,44 @@ template <int I>
 [[gnu::always_inline]] inline floats same_floats_as(ints, float value) { return repeated(value); }
 [[gnu::always_inline]] inline ints raw_bits(floats a) { return {_mm512_castps_si512(a.of)}; }
 [[gnu::always_inline]] inline floats operator/(floats a, float by) { return {_mm512_div_ps(a.of, repeated(by).of)}; }
+
+// Rows of keys, of weights and of new tokens
+
+template <class Row>
+[[gnu::always_inline]] inline void load_columns(Row const& row, floats (&column)[4]) {
+  constexpr __mmask16 all = 0xFFFF;
+  auto const four_of = [&](int r) KVPOLICY_INLINED { return _mm_loadu_ps(reinterpret_cast<float const*>(row(r))); };
+  auto const rows = [&](int r) KVPOLICY_INLINED {
+    __m512 made = _mm512_maskz_broadcast_f32x4(0x000F, four_of(r));
+    made = _mm512_mask_broadcast_f32x4(made, 0x00F0, four_of(r + 4));
+    made = _mm512_mask_broadcast_f32x4(made, 0x0F00, four_of(r + 8));
+    return _mm512_mask_broadcast_f32x4(made, 0xF000, four_of(r + 12));
+  };
+  auto const low_of = [](auto a, auto b)
+                          KVPOLICY_INLINED { return _mm512_castps_pd(_mm512_maskz_unpacklo_ps(all, a, b)); };
+  auto const high_of = [](auto a, auto b)
+                           KVPOLICY_INLINED { return _mm512_castps_pd(_mm512_maskz_unpackhi_ps(all, a, b)); };
+  __m512 const a = rows(0), b = rows(1), c = rows(2), d = rows(3);
+  column[0].of = _mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xFF, low_of(a, b), low_of(c, d)));
+  column[1].of = _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xFF, low_of(a, b), low_of(c, d)));
+  column[2].of = _mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xFF, high_of(a, b), high_of(c, d)));
+  column[3].of = _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xFF, high_of(a, b), high_of(c, d)));
+}
+/// The lower halves of all numbers; those of `nan` where a is NaN.
+[[gnu::always_inline]] inline void store_halves(floats a, __m512i halves, __m512i nan, std::byte* to) {
+  __m512i const all = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a.of, a.of, _CMP_UNORD_Q), halves, nan);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi32_epi16(0xFFFF, all));
+}
+[[gnu::always_inline]] inline void store_f16(floats a, std::byte* to) {
+  __m256i const halves = _mm512_maskz_cvtps_ph(0xFFFF, a.of, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512i const upper = _mm512_maskz_srli_epi32(0xFFFF, raw_bits(a).of, 16);
+  __m512i const sign = _mm512_and_si512(upper, _mm512_set1_epi32(0x8000));
+  __m512i const nan = _mm512_or_si512(sign, _mm512_set1_epi32(0x7E00));
+  store_halves(a, _mm512_maskz_cvtepu16_epi32(0xFFFF, halves), nan, to);
+}
+[[gnu::always_inline]] inline void store_bf16(floats a, std::byte* to) {
+  __m512i const bits = raw_bits(a).of, upper = _mm512_maskz_srli_epi32(0xFFFF, bits, 16);
+  __m512i const half = _mm512_add_epi32(_mm512_and_si512(upper, _mm512_set1_epi32(1)), _mm512_set1_epi32(0x7FFF));
+  __m512i const nan = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+  store_halves(a, _mm512_maskz_srli_epi32(0xFFFF, _mm512_add_epi32(bits, half), 16), nan, to);
+}

@@ -46,6 +46,23 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
+/// Copies whole cache lines to a place that begins with one, by stores that do not fetch the line that they overwrite.
+/// `finish_streams` must follow the last copy, so that other threads see what was written.
+inline void stream_lines(std::byte const* from, std::byte* to, int bytes) {
+#if defined(__x86_64__)
+  for (int at = 0; at < bytes; at += 16) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), _mm_loadu_si128(reinterpret_cast<__m128i const*>(from + at)));
+  }
+#else
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+#endif
+}
+inline void finish_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
 /// The last bytes of a row, and zeros behind them.
 template <int Bytes>
 struct zero_padded {

@@ -203,3 +203,30 @@ template <int I>
 // Selections and pools
 
 [[gnu::always_inline]] inline floats operator/(floats a, float by) { return {a.of / by}; }
+
+// Rows of keys, of weights and of new tokens
+
+/// Vector i gets number i of `width` rows. Row r begins at row(r).
+template <class Row>
+[[gnu::always_inline]] inline void load_columns(Row const& row, floats (&column)[4]) {
+  floats const a = load_floats(row(0)), b = load_floats(row(1)), c = load_floats(row(2)), d = load_floats(row(3));
+  for (int i = 0; i < 4; ++i) column[i].of = typename vector_of<width>::floats{a.of[i], b.of[i], c.of[i], d.of[i]};
+}
+[[gnu::always_inline]] inline ints raw_bits(floats a) {
+  return {__builtin_bit_cast(typename vector_of<width>::ints, a.of)};
+}
+[[gnu::always_inline]] inline floats load_f16(std::byte const* from) {
+  using ints_of = typename vector_of<width>::ints;
+  typename vector_of<width>::halves some;
+  get(some, from);
+  ints_of const wide = __builtin_convertvector(some, ints_of);
+  floats const size = f16_magnitudes((wide & 0x7FFF) << 13);
+  return {__builtin_bit_cast(typename vector_of<width>::floats, raw_bits(size).of | (wide >> 15 << 31))};
+}
+/// Rounded to nearest even; a NaN stays one.
+[[gnu::always_inline]] inline void store_f16(floats a, std::byte* to) {
+  for (int i = 0; i < width; ++i) store(codec::f16, a.of[i], to + 2 * i);
+}
+[[gnu::always_inline]] inline void store_bf16(floats a, std::byte* to) {
+  for (int i = 0; i < width; ++i) store(codec::bf16, a.of[i], to + 2 * i);
+}

@@ -1,0 +1,61 @@
+// Sums of rows of f32, f16 and bf16 elements in float, for each instruction set.
+//
+// Every number is added to its sum in the order of the rows, so all instruction sets give the same bits.
+#pragma once
+
+#include <cstddef>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/rows.hpp>
+#include <kvpolicy/ops/host/simd/operations.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+inline constexpr int rows_at_a_time = 8;  ///< more rows at a time are too many streams for a processor to follow
+
+/// to[d] = ((to[d] + rows[0][d]) + rows[1][d]) + ..., of `count` rows of `dims` contiguous elements each. The rows may
+/// begin at any address. With every line of a row a line of the row `ahead` at the same index is prefetched. Rows
+/// `ahead` are not read.
+struct element_row_kernels {
+  using function = void (*)(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims,
+                            float* to);
+  function f32 = nullptr;
+  function f16 = nullptr;
+  function bf16 = nullptr;
+  /// to[d] = the highest of to[d] and the rows, which are floats. A NaN stays.
+  function max_f32 = nullptr;
+  /// to[d] += (((0 + rows[0][d]) + rows[1][d]) + ...) / divisor, of 1 to `rows_at_a_time` rows.
+  using sum_function = void (*)(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims,
+                                float divisor, float* to);
+  sum_function sum_f32 = nullptr;
+  sum_function sum_f16 = nullptr;
+  sum_function sum_bf16 = nullptr;
+  /// Converts f16 elements to floats.
+  void (*widen_f16)(std::byte const* from, int dims, float* to) = nullptr;
+
+  [[nodiscard]] function of(codec element) const {
+    return element == codec::f32 ? f32 : element == codec::f16 ? f16 : bf16;
+  }
+  [[nodiscard]] sum_function sum_of(codec element) const {
+    return element == codec::f32 ? sum_f32 : element == codec::f16 ? sum_f16 : sum_bf16;
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail
+
+#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/element_rows.kernel.hpp>
+#include <kvpolicy/ops/host/simd/each_isa.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The kernels for an executor's instruction set.
+[[nodiscard]] inline element_row_kernels const& element_rows_for(isa simd_level) {
+  return of_level(simd_level, portable::element_rows, avx2::element_rows, avx512::element_rows);
+}
+
+/// Converts `dims` contiguous elements to floats, without a scale.
+inline void widen_row(isa simd_level, codec element, std::byte const* from, int dims, float* to) {
+  if (element == codec::f16) return element_rows_for(simd_level).widen_f16(from, dims, to);
+  load_row(element, from, bytes_of(element), dims, to);
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

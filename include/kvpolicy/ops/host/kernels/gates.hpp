@@ -1,0 +1,41 @@
+// Kernels of the gates other than products of blocks, for each instruction set.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/simd/operations.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The weights of sixteen units: `columns` numbers each, which are `stride` floats apart.
+struct unit_weights {
+  static constexpr int units = 16;
+  float const* of_unit;
+  std::int64_t stride;
+  int columns;
+  float const* next;  ///< what is read after these weights, with the same stride
+};
+
+struct gate_kernels {
+  /// row[d] *= by[d] / sqrt(mean of the row's squares + 1e-6).
+  void (*normalise)(float* row, int dims, float const* by) = nullptr;
+  /// row[u] = silu(row[u] + bias[u]); `units` is a multiple of the block size.
+  void (*activate)(float* row, int units, float const* bias) = nullptr;
+  /// out[u] = sum over c of row[c] * weights of unit u [c], in the order of the columns, as in the products of blocks:
+  /// a row alone has the same bits as among others. Weights are read once, where they are.
+  void (*sum_units)(unit_weights const& weights, float const* row, float* out) = nullptr;
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail
+
+#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/gates.kernel.hpp>
+#include <kvpolicy/ops/host/simd/each_isa.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The kernels for an executor's instruction set.
+[[nodiscard]] inline gate_kernels const& gates_for(isa simd_level) {
+  return of_level(simd_level, portable::gates, avx2::gates, avx512::gates);
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail
