@@ -51,7 +51,7 @@ bool soon(Condition const& reached) {
     for (int i = 0; i < 32; ++i) {
       if (reached()) return true;
 #if defined(__x86_64__)
-      __builtin_ia32_pause();
+      __asm__ __volatile__("pause");
 #elif defined(__aarch64__)
       __asm__ __volatile__("yield");
 #endif

@@ -87,6 +87,7 @@ struct product_kernels {
 KVPOLICY_BEGIN_REGION(KVPOLICY_AVX512_BF16)
 namespace KVPOLICY_NAMESPACE::detail::avx512_bf16 {
 #include <kvpolicy/ops/host/simd/avx512.kernel.hpp>
+#include <kvpolicy/ops/host/simd/avx512_bf16.kernel.hpp>
 // Then what is written over them.
 #include <kvpolicy/ops/host/simd/passes.kernel.hpp>
 // Then functions of floats.

@@ -3,7 +3,7 @@
 struct of_pairs {
   static constexpr int bytes = 2;
   [[gnu::always_inline]] static inline floats add(floats sums, floats key, floats rows) {
-    return {_mm512_dpbf16_ps(sums.of, __builtin_bit_cast(__m512bh, key.of), __builtin_bit_cast(__m512bh, rows.of))};
+    return add_product_of_pairs(sums, key, rows);
   }
 };
 

@@ -44,13 +44,10 @@ template <int Rows>
   return exp_of_negative(x);
 }
 
-/// Advances a column. `All` says that its rows see every entry.
+/// The highest of a column's logits and of `before`. `All` says that its rows see every entry.
 template <int Rows, bool All>
-[[gnu::always_inline]] inline void advance_column(block_view const& block, int column, ints limit, float* row_max,
-                                                  float* sum) {
+[[gnu::always_inline]] inline floats highest_of_column(block_view const& block, int column, ints limit, floats before) {
   constexpr int step = entries<Rows>;
-
-  floats const before = load_rows<Rows>(row_max, column);
   floats most[4];  // one alone would make each maximum wait for the one before it
   each<4>([&](auto i) KVPOLICY_INLINED { most[i] = before; });
   auto const take = [&](int e, auto& into) KVPOLICY_INLINED {
@@ -63,10 +60,18 @@ template <int Rows, bool All>
     each<4>([&](auto i) KVPOLICY_INLINED { take(e + i * step, most[i]); });
   }
   for (; e < block.count; e += step) take(e, most[0]);
-  floats now = larger(larger(most[0], most[1]), larger(most[2], most[3]));
-  if constexpr (step > 1) {
-    now = repeated(fold_quarters(now, [](auto a, auto b) KVPOLICY_INLINED { return larger(b, a); }));
-  }
+  floats const now = larger(larger(most[0], most[1]), larger(most[2], most[3]));
+  if constexpr (step == 1) return now;
+  return repeated(fold_quarters(now, [](auto a, auto b) KVPOLICY_INLINED { return larger(b, a); }));
+}
+
+/// Advances a column.
+template <int Rows, bool All>
+[[gnu::always_inline]] inline void advance_column(block_view const& block, int column, ints limit, float* row_max,
+                                                  float* sum) {
+  constexpr int step = entries<Rows>;
+  floats const before = load_rows<Rows>(row_max, column);
+  floats const now = highest_of_column<Rows, All>(block, column, limit, before);
   floats const zero = only(!(now == repeated(lowest_logit)), now);  // 0: no entry seen yet, or only logits of -inf
   floats const shrink = exp_of_shifted<Rows>(before - zero);
   floats const so_far = load_rows<Rows>(sum, column);
@@ -75,7 +80,7 @@ template <int Rows, bool All>
     total = so_far * shrink;
     once(total.of);
   }
-  for (e = 0; e < block.count; e += step) {
+  for (int e = 0; e < block.count; e += step) {
     float* const at = values_at<Rows>(block.values, e, column);
     floats value = exp_of_shifted<Rows>(load_floats(at) - zero);
     store(value, at);
