@@ -116,10 +116,10 @@ using slot_lists = void (*)(char const*, lanes const&, bool);
 using some_counts = void (*)(char const*, lanes const&, int, int);
 
 [[gnu::used]] auto const checks_of_the_library = std::tuple{
-    &detail::lowest_for,
-    &detail::norms_for,
+    &detail::lowest_of_isa,
+    &detail::norms_of_isa,
     &detail::strided_square_sum,
-    &detail::select_for,
+    &detail::select_of_isa,
     &detail::count_nan,
     &detail::find_cut,
     &detail::find_cut_of_rows,

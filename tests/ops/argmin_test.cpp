@@ -99,7 +99,7 @@ TEST_SUITE("argmin") {
       }
       for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
         std::int64_t odd = 0;
-        auto const& kernels = kv::detail::lowest_for(std::min(simd_level, kv::best_isa()));
+        auto const& kernels = kv::detail::lowest_of_isa[std::min(simd_level, kv::best_isa())];
         REQUIRE(kernels.last_lowest(row.data(), static_cast<int>(row.size()), &odd) == last_lowest(row));
         REQUIRE(odd == std::count_if(row.begin(), row.end(), [](float each) { return each != each; }));
       }
@@ -114,7 +114,7 @@ TEST_SUITE("argmin") {
           row[static_cast<std::size_t>(a)] = row[static_cast<std::size_t>(b)] = -1;
           for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
             std::int64_t odd = 0;
-            auto const& kernels = kv::detail::lowest_for(std::min(simd_level, kv::best_isa()));
+            auto const& kernels = kv::detail::lowest_of_isa[std::min(simd_level, kv::best_isa())];
             REQUIRE(kernels.last_lowest(row.data(), count, &odd) == b);
           }
           row[static_cast<std::size_t>(a)] = row[static_cast<std::size_t>(b)] = 1;
@@ -132,7 +132,7 @@ TEST_SUITE("argmin") {
           int const other = (e + count / 2) % count;
           for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
             std::int64_t odd = 0;
-            auto const& kernels = kv::detail::lowest_for(std::min(simd_level, kv::best_isa()));
+            auto const& kernels = kv::detail::lowest_of_isa[std::min(simd_level, kv::best_isa())];
             row[other] = 1;
             row[e] = -1;
             REQUIRE(kernels.last_lowest(row, count, &odd) == e);
@@ -177,7 +177,7 @@ TEST_SUITE("argmin") {
       if (free.end == 0) continue;
       for (kv::isa const most : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
         kv::isa const simd_level = std::min(most, kv::best_isa());
-        auto const& kernels = kv::detail::lowest_for(simd_level);
+        auto const& kernels = kv::detail::lowest_of_isa[simd_level];
         kv::score_view scores;
         scores.lanes = {.layer_end = 1, .heads = 1, .bound = count};
         scores.rows = {row.data(), 0, 0, 0};
@@ -210,7 +210,7 @@ TEST_SUITE("argmin") {
     for (kv::isa const most : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
       kv::detail::computed_scores<cancelled> const made{{numbers.data(), minus.data()}, std::min(most, kv::best_isa())};
       std::int64_t odd = 0;
-      CHECK(kv::detail::lowest_entry(kv::detail::lowest_for(made.simd_level), made, 0, all, {0, 200}, &odd) == 77);
+      CHECK(kv::detail::lowest_entry(kv::detail::lowest_of_isa[made.simd_level], made, 0, all, {0, 200}, &odd) == 77);
     }
   }
 

@@ -71,7 +71,7 @@ TEST_CASE("list_rows lists rows at positions from 0 on, and writes nothing behin
         std::vector<int> const expected = some_of(random, rows, percent);
         std::vector<int> position(static_cast<std::size_t>(rows), -1), index(expected.size() + 17, -7);
         for (int const r : expected) position[static_cast<std::size_t>(r)] = random.below(3);
-        int const counted = kv::detail::listing_for(level).rows(position.data(), rows, 0, index.data());
+        int const counted = kv::detail::listing_of_isa[level].rows(position.data(), rows, 0, index.data());
         CHECK(counted == std::ssize(expected));
         for (std::size_t i = expected.size(); i < index.size(); ++i) CHECK(index[i] == -7);
         index.resize(expected.size());
@@ -91,7 +91,7 @@ TEST_CASE("list_marked takes marks from the end of the memory that it writes to"
         auto* const marks = reinterpret_cast<unsigned char*>(to.data()) + 3 * static_cast<std::size_t>(count);
         std::memset(marks, 0, static_cast<std::size_t>(count));
         for (int const e : expected) marks[e] = 1;
-        int const listed = kv::detail::listing_for(level).marked(marks, count, to.data());
+        int const listed = kv::detail::listing_of_isa[level].marked(marks, count, to.data());
         CHECK(to.back() == -7);
         to.resize(static_cast<std::size_t>(listed));
         CHECK(to == expected);
@@ -124,7 +124,7 @@ bool same(std::vector<float> const& a, std::vector<float> const& b) {
 TEST_CASE("sums and maxima of rows are those of a loop over the rows, bit for bit") {
   dice random(5);
   for (kv::isa const level : levels()) {
-    auto const& kernels = kv::detail::element_rows_for(level);
+    auto const& kernels = kv::detail::element_rows_of_isa[level];
     for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
       for (int const dims : {1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 128, 160}) {
         int const count = 1 + random.below(kv::detail::rows_at_a_time);
@@ -178,7 +178,7 @@ TEST_CASE("rows of every size become columns bit for bit, except that a zero bec
           }
           from.push_back(row.data());
         }
-        kv::detail::transpose_for(level).rows(from.data(), rows, columns, to.data(), stride);
+        kv::detail::transpose_of_isa[level].rows(from.data(), rows, columns, to.data(), stride);
         CHECK(same(to, expected));
       }
     }

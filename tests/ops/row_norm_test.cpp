@@ -100,7 +100,7 @@ TEST_SUITE("ops/row_norm") {
           CAPTURE(dims);
           std::byte const* const rows[] = {row.data(), row.data()};
           double found[2] = {};
-          kv::detail::norms_for(std::min(simd_level, kv::best_isa())).of(element)(rows, rows, 2, dims, found);
+          kv::detail::norms_of_isa[std::min(simd_level, kv::best_isa())].of(element)(rows, rows, 2, dims, found);
           CHECK(found[0] == expected);
           CHECK(found[1] == expected);
         }
@@ -115,7 +115,7 @@ TEST_SUITE("ops/row_norm") {
       std::byte const* rows[20];
       for (int r = 0; r < 20; ++r) rows[r] = all.data() + static_cast<std::ptrdiff_t>(r) * bytes;
       for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
-        auto const sums = kv::detail::norms_for(std::min(simd_level, kv::best_isa())).of(element);
+        auto const sums = kv::detail::norms_of_isa[std::min(simd_level, kv::best_isa())].of(element);
         for (int count = 1; count <= 19; ++count) {
           CAPTURE(static_cast<int>(simd_level));
           CAPTURE(count);
@@ -138,7 +138,7 @@ TEST_SUITE("ops/row_norm") {
       for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
         std::byte const* const at = row.data();
         double found = 0;
-        kv::detail::norms_for(std::min(simd_level, kv::best_isa())).bf16(&at, &at, 1, 80, &found);
+        kv::detail::norms_of_isa[std::min(simd_level, kv::best_isa())].bf16(&at, &at, 1, 80, &found);
         CHECK((found == 80 * value * value || std::abs(found / (80 * value * value) - 1) < 1e-12));
       }
     }
@@ -152,7 +152,7 @@ TEST_SUITE("ops/row_norm") {
       auto const value = static_cast<double>(kv::load(kv::codec::f16, row + 2 * (bits % 16)));
       for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
         double found = 0;
-        kv::detail::norms_for(std::min(simd_level, kv::best_isa())).f16(&row, &row, 1, 16, &found);
+        kv::detail::norms_of_isa[std::min(simd_level, kv::best_isa())].f16(&row, &row, 1, 16, &found);
         if (!(found == value * value || (found != found && value != value))) FAIL_CHECK(bits);
       }
     }

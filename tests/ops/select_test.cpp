@@ -194,7 +194,7 @@ TEST_SUITE("ops/top_k: long rows") {
   TEST_CASE("a pass that lists ordinals writes none behind those that it says it lists") {
     dice random(11);
     for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
-      auto const& kernels = kv::detail::select_for(std::min(simd_level, kv::best_isa()));
+      auto const& kernels = kv::detail::select_of_isa[std::min(simd_level, kv::best_isa())];
       for (int count = 0; count <= 70; ++count) {
         auto const row = row_of(shaped::levels, count, random);
         for (int ties = 0; ties <= 2; ++ties) {

@@ -19,7 +19,7 @@ namespace kv = kvpolicy;
 std::vector<kv::detail::slot_kernels> passes() {
   std::vector<kv::detail::slot_kernels> all;
   for (kv::isa const one : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
-    if (one <= kv::best_isa()) all.push_back(kv::detail::slots_for(one));
+    if (one <= kv::best_isa()) all.push_back(kv::detail::slots_of_isa[one]);
   }
   return all;
 }

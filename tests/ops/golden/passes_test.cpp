@@ -21,7 +21,7 @@ using namespace kvpolicy_test;
 namespace kv = kvpolicy;
 
 std::uint64_t of_norms(kv::isa simd_level, kv::codec element) {
-  kv::detail::norm_kernels const& kernels = kv::detail::norms_for(simd_level);
+  kv::detail::norm_kernels const& kernels = kv::detail::norms_of_isa[simd_level];
   folded all;
   dice random(3);
   auto const width = static_cast<std::size_t>(kv::bytes_of(element));
@@ -45,7 +45,7 @@ std::uint64_t of_norms(kv::isa simd_level, kv::codec element) {
 }
 
 std::uint64_t of_lowest(kv::isa simd_level) {
-  kv::detail::lowest_kernels const& kernels = kv::detail::lowest_for(simd_level);
+  kv::detail::lowest_kernels const& kernels = kv::detail::lowest_of_isa[simd_level];
   folded all;
   dice random(4);
   for (int const count :
@@ -76,7 +76,7 @@ std::uint64_t of_lowest(kv::isa simd_level) {
 }
 
 std::uint64_t of_slots(kv::isa simd_level) {
-  kv::detail::slot_kernels const& kernels = kv::detail::slots_for(simd_level);
+  kv::detail::slot_kernels const& kernels = kv::detail::slots_of_isa[simd_level];
   folded all;
   dice random(5);
   for (int count = 0; count < 300; count += count < 70 ? 1 : 37) {
@@ -150,17 +150,17 @@ std::uint64_t of_lists(kv::isa simd_level) {
         bits[e / 32] |= (is_set ? 1u : 0u) << (e % 32);
         listed += is_set ? 1 : 0;
       }
-      all.add(kv::detail::listing_for(simd_level).rows(position.data(), count, 0, rows.data()));
+      all.add(kv::detail::listing_of_isa[simd_level].rows(position.data(), count, 0, rows.data()));
       all.add(std::span<int const>(rows));
       std::vector<int> ordinals(static_cast<std::size_t>(listed) + 1, -3);
-      kv::detail::listing_for(simd_level).bits(bits.data(), count, listed, ordinals.data());
+      kv::detail::listing_of_isa[simd_level].bits(bits.data(), count, listed, ordinals.data());
       all.add(std::span<int const>(ordinals));
       std::vector<int> of_marks(entries + 1);
-      all.add(kv::detail::listing_for(simd_level).marked(marks.data(), count, of_marks.data()));
+      all.add(kv::detail::listing_of_isa[simd_level].marked(marks.data(), count, of_marks.data()));
       all.add(std::span<int const>(of_marks).first(static_cast<std::size_t>(listed)));
       auto* const in_place = reinterpret_cast<unsigned char*>(of_marks.data()) + 3 * entries;
       std::memcpy(in_place, marks.data(), entries);
-      all.add(kv::detail::listing_for(simd_level).marked(in_place, count, of_marks.data()));
+      all.add(kv::detail::listing_of_isa[simd_level].marked(in_place, count, of_marks.data()));
       all.add(std::span<int const>(of_marks).first(static_cast<std::size_t>(listed)));
     }
   }

@@ -31,7 +31,7 @@ struct implementation<ops::append_column_t, host> {
     }
     int const together = neighbours ? batch.heads : 1;
     std::int64_t const bytes = std::int64_t{most} * together * (bytes_of(new_numbers.element) + 4);
-    auto const turn = detail::transpose_for(exec.simd_level()).heads_of(new_numbers.element);
+    auto const turn = detail::transpose_of_isa[exec.simd_level()].heads_of(new_numbers.element);
     exec.for_each_range(batch.size() / together, bytes, [&](int begin, int end, int) {
       for (int i = begin; i < end; ++i) {
         if (neighbours) {

@@ -28,7 +28,7 @@ struct lowest_dropper {
     *keep.report = {};
     std::mutex counting;
     constexpr int bytes_of_entry = ascends_in_position<Function> ? 0 : reads_row<Function> ? 4 : 12;
-    lowest_kernels const& kernels = lowest_for(exec.simd_level());
+    lowest_kernels const& kernels = lowest_of_isa[exec.simd_level()];
     std::int64_t const bytes = std::int64_t{bytes_of_entry} * scores.lanes.bound;
     exec.for_each_range(scores.segments(), bytes, [&](int begin, int end, int) {
       report found;

@@ -20,7 +20,7 @@ struct implementation<ops::count_rows_t, host> {
       lane const one{batch.sequence_begin + i, batch.layer_begin, 0};
       int const* const position = from.position.row(one);
       int const* const index = to.index.row(one);
-      int count = detail::listing_for(exec.simd_level()).rows(position, from.valid(one), 0, to.index.row(one));
+      int count = detail::listing_of_isa[exec.simd_level()].rows(position, from.valid(one), 0, to.index.row(one));
       int const end = from.end(batch, one);
       while (count > 0 && position[index[count - 1]] >= end) --count;  // positions of rows that count ascend
       *to.number.row(one) = count;

@@ -45,12 +45,18 @@ enum class isa { portable, avx2, avx512, avx512_bf16, amx };
 
 namespace detail {
 
-/// The kernels for an instruction set, of one family: each namespace of simd/each_isa.hpp has its table of them.
+/// A family of kernels: its table for each instruction set. Each namespace of simd/each_isa.hpp has one.
 template <class Kernels>
-[[nodiscard]] constexpr Kernels const& of_level(isa simd_level, Kernels const& portable, Kernels const& avx2,
-                                                Kernels const& avx512) {
-  return simd_level >= isa::avx512 ? avx512 : simd_level == isa::avx2 ? avx2 : portable;
-}
+struct by_isa {
+  Kernels const* tables[5];
+
+  constexpr by_isa(Kernels const& portable, Kernels const& avx2, Kernels const& avx512)
+      : by_isa(portable, avx2, avx512, avx512, avx512) {}
+  constexpr by_isa(Kernels const& portable, Kernels const& avx2, Kernels const& avx512, Kernels const& avx512_bf16,
+                   Kernels const& amx)
+      : tables{&portable, &avx2, &avx512, &avx512_bf16, &amx} {}
+  [[nodiscard]] constexpr Kernels const& operator[](isa level) const { return *tables[static_cast<int>(level)]; }
+};
 
 /// Allocates memory that begins with a cache line.
 template <class T>

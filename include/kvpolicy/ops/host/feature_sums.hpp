@@ -59,7 +59,7 @@ struct implementation<ops::feature_sums_t, host> {
     for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
       for (int head = 0; head < memory.heads; ++head) {
         std::byte const* const from = memory.at({batch.sequence_begin + sequence, layer, 0}, head, 0);
-        detail::element_rows_for(simd_level).of(memory.element)(&from, &from, 1, memory.dims, to);
+        detail::element_rows_of_isa[simd_level].of(memory.element)(&from, &from, 1, memory.dims, to);
       }
     }
   }
@@ -75,7 +75,7 @@ struct implementation<ops::feature_sums_t, host> {
     while (last < end && is_recorded(from, batch, sequence, last)) ++last;
     constexpr std::ptrdiff_t ahead = 64;  // entries; a processor does not follow as many streams as there are channels
     constexpr int side = 16;
-    auto const transpose = detail::transpose_for(simd_level).rows;
+    auto const transpose = detail::transpose_of_isa[simd_level].rows;
     for (int e = begin; e < last; e += side) {
       int const entries = std::min(side, last - e);
       for (int channel = 0; channel < out.dims; channel += side) {

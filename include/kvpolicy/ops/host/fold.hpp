@@ -87,7 +87,7 @@ struct implementation<ops::fold_t, host> {
         ++some;
       }
       for (int i = 0; i < some; ++i) ahead[i] = row_ahead(r + some + i);
-      auto const& kernels = detail::element_rows_for(simd_level);
+      auto const& kernels = detail::element_rows_of_isa[simd_level];
       (step.how == reduction::max ? kernels.max_f32 : kernels.f32)(rows, ahead, some, count(), to + which.begin);
       return some;
     }

@@ -52,9 +52,9 @@ class gate_block {
   }
 
   gate_block(isa simd_level, float* packed)
-      : logits_(products_for<sizes::block>(simd_level).logits()),
-        few_(products_for<sizes::block>(simd_level).one_by_one),
-        transpose_(transpose_for(simd_level).rows),
+      : logits_(products_of_isa<sizes::block>[simd_level].logits()),
+        few_(products_of_isa<sizes::block>[simd_level].one_by_one),
+        transpose_(transpose_of_isa[simd_level].rows),
         packed_(packed) {}
 
   /// Packs `units` rows of weights, which are `stride` floats apart, as packed[column][unit], with zeros behind the

@@ -44,7 +44,7 @@ class sums_of_keys {
 
   /// Adds the keys of a few heads, entry by entry, in the order of the heads, and fetches those that come next.
   void add_heads(lane first, int heads, int begin, int end, float* to) const {
-    auto const add = element_rows_for(simd_level_).of(from_.rows.element);
+    auto const add = element_rows_of_isa[simd_level_].of(from_.rows.element);
     int const dims = from_.rows.dims;
     int const bytes = dims * bytes_of(from_.rows.element);
     std::byte const* key[rows_at_a_time];
@@ -75,7 +75,7 @@ class sums_of_keys {
       load_row(from_.rows.element, from_.row(one, e), from_.rows.dim, dims, row_);
       if (from_.rows.scales.data != nullptr) scale_row(from_.scale(one, e), dims, row_);
       auto const* const numbers = reinterpret_cast<std::byte const*>(row_);
-      element_rows_for(simd_level_).f32(&numbers, &numbers, 1, dims, to);
+      element_rows_of_isa[simd_level_].f32(&numbers, &numbers, 1, dims, to);
     }
   }
 

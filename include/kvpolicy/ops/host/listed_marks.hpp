@@ -62,7 +62,7 @@ inline int list_dropped(isa simd_level, std::span<int const> kept, int committed
   auto* const marks = reinterpret_cast<unsigned char*>(dropped) + 3 * count;
   std::memset(marks, 1, count);
   set_marks(kept, 0, 0, marks);
-  return listing_for(simd_level).marked(marks, committed, dropped);
+  return listing_of_isa[simd_level].marked(marks, committed, dropped);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -84,7 +84,7 @@ struct implementation<ops::rewrite_list_t, host> {
       std::size_t const bytes = detail::bytes_of_marks(in);
       detail::mark_memory const marks{{arena.take<unsigned char>(bytes), bytes}, seen};
       int const freed =
-          detail::rewrite_owned(detail::slots_for(simd_level), row, marks, {in.where.units, edit.dead},
+          detail::rewrite_owned(detail::slots_of_isa[simd_level], row, marks, {in.where.units, edit.dead},
                                 counts || edit.freed.unit.data != nullptr || edit.freed.count.data != nullptr);
       if (edit.freed.count.data != nullptr) *edit.freed.count.row(this_lane) = freed;
       if (edit.released.count.data != nullptr) *edit.released.count.row(this_lane) = 0;
@@ -128,7 +128,7 @@ struct implementation<ops::relist_t, host> {
       if (apart) return exec.for_each(lanes, one);
       for (int i = 0; i < lanes; ++i) one(i, 0);  // lists that share a row of the map
     };
-    detail::slot_kernels const& passes = detail::slots_for(exec.simd_level());
+    detail::slot_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
     std::atomic<bool> all_ascend = true;
     each_row([&](lane this_lane, int count, int const* position, int const* slot) {
       mapped const row{position, slot, count, passes.ascends(position, count)};

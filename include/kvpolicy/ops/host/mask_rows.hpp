@@ -134,7 +134,7 @@ struct implementation<ops::hide_dropped_t, host> {
   static void hide_listed(isa simd_level, std::span<int const> kept, cache const& in, mask_rows const& mask,
                           lane this_lane) {
     constexpr int ahead = 16;
-    detail::slot_kernels const& passes = detail::slots_for(simd_level);
+    detail::slot_kernels const& passes = detail::slots_of_isa[simd_level];
     int const* const list = in.where.table.row(this_lane);
     int const committed = in.lanes.committed(this_lane);
     int const gone = committed - static_cast<int>(kept.size());

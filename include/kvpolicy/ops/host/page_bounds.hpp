@@ -40,16 +40,15 @@ class page_bounder {
       for (int r = 0; r < count; ++r) rows[r] = row_of(this_lane, e + r, r);
       for (int r = e + rows_of_a_bound; r < std::min(e + 2 * rows_of_a_bound, there); ++r)
         fetch(from_.row(this_lane, r));
-      bounds_for(simd_level_).of<Number>()(rows, count, to_.dims, e == begin, high_, low_);
+      bounds_of_isa[simd_level_].of<Number>()(rows, count, to_.dims, e == begin, high_, low_);
     }
     std::transform(high_, high_ + 2 * to_.dims, high_, ordered<Number>);
     std::byte* const row = to_.row(this_lane, which);
     if (to_.element == from_.rows.element || is_fp8(from_.rows.element)) {
       std::memcpy(row, high_, static_cast<std::size_t>(to_.row_bytes()));
     } else {
-      products_for<16>(simd_level_)
-          .widen(from_.rows.element, reinterpret_cast<std::byte const*>(high_), 2 * to_.dims,
-                 reinterpret_cast<float*>(row));
+      products_of_isa<16>[simd_level_].widen(from_.rows.element, reinterpret_cast<std::byte const*>(high_),
+                                             2 * to_.dims, reinterpret_cast<float*>(row));
     }
   }
 

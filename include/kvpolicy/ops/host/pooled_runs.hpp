@@ -69,9 +69,9 @@ struct pooled_runs {
     int* const to = ordinals(segment);
     int* next = list_range({0, mine.begin}, to);
     row_ahead nothing(scores.row(segment), 0);
-    next += select_for(simd_level)
-                .emit(scores.row(segment) + mine.begin, mine.end - mine.begin, mine.begin,
-                      {score_of_key(at.lowest), static_cast<int>(ties), mine.end - mine.begin}, next, nothing);
+    next += select_of_isa[simd_level].emit(scores.row(segment) + mine.begin, mine.end - mine.begin, mine.begin,
+                                           {score_of_key(at.lowest), static_cast<int>(ties), mine.end - mine.begin},
+                                           next, nothing);
     return list_range({mine.end, keep.seen[segment]}, next) - to;
   }
 };

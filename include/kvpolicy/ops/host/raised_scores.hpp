@@ -30,7 +30,7 @@ template <class Rule>
     ++raised;
   });
   if (raised >= budget) return false;
-  select_kernels const& kernels = select_for(exec.simd_level());
+  select_kernels const& kernels = select_of_isa[exec.simd_level()];
   row_ahead ahead = row_after(scores, segment, exec.threads(), counts);
   found_cut const cut = find_cut(kernels, copy, count, budget, reinterpret_cast<std::uint32_t*>(to), ahead);
   if (cut.at.lowest == nan_key || cut.at.lowest == infinite_key) return false;

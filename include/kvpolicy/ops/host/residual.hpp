@@ -33,8 +33,8 @@ struct implementation<ops::residual_t, host> {
     int const layers = out.lanes.layers() * ranks;
     for (int sequence = 0; sequence < out.lanes.sequences; ++sequence) {
       float* const memory = features.row(sequence, 0);
-      detail::residual_for(exec.simd_level())
-          .divide(memory, features.dims, static_cast<float>(layers * turn.heads), memory);
+      detail::residual_of_isa[exec.simd_level()].divide(memory, features.dims, static_cast<float>(layers * turn.heads),
+                                                        memory);
       one_sequence(exec, features, layers * out.lanes.heads, span_of(out.lanes, turn, sequence, how), head, sequence,
                    out, temp_storage);
     }

@@ -20,7 +20,7 @@ class residual_task {
 
   residual_task(isa simd_level, residual_head const& head, folded_head const& folded, float* temp_storage)
       : products_(simd_level),
-        kernels_(residual_for(simd_level)),
+        kernels_(residual_of_isa[simd_level]),
         head_(head),
         folded_(folded),
         head_width_(head.width / heads),

@@ -39,9 +39,9 @@ class retention_gate_task {
   }
 
   retention_gate_task(isa simd_level, retention_gate_weights const& weights, int layer, scratch_arena arena)
-      : blocks_(products_for<sizes::block>(simd_level)),
-        gates_(gates_for(simd_level)),
-        blend_(residual_for(simd_level).blend),
+      : blocks_(products_of_isa<sizes::block>[simd_level]),
+        gates_(gates_of_isa[simd_level]),
+        blend_(residual_of_isa[simd_level].blend),
         weights_(weights),
         layer_(layer),
         padded_(sizes::padded(weights.hidden)),

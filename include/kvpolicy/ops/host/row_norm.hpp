@@ -33,7 +33,7 @@ struct implementation<ops::row_norm_t, host> {
     if (is_fp8(rows.rows.element)) {
       for (int e = begin; e < end; ++e) row[e] = combine(row[e], scaled_norm(rows, this_lane, e));
     } else if (rows.rows.contiguous()) {
-      norms_of_lane(detail::norms_for(simd_level), rows, this_lane, begin, end, combine, row);
+      norms_of_lane(detail::norms_of_isa[simd_level], rows, this_lane, begin, end, combine, row);
     } else {
       for (int e = begin; e < end; ++e) row[e] = combine(row[e], strided_norm(rows, rows.row(this_lane, e)));
     }
@@ -110,7 +110,7 @@ struct implementation<ops::record_norms_t, host> {
   /// Records the norms of lanes [begin, end). All that it calls for a lane is short, and is inlined.
   [[gnu::flatten]] static void record(isa simd_level, row_view const& rows, score_view const& out, int begin, int end) {
     bool const plain = rows.rows.contiguous() && !is_fp8(rows.rows.element);
-    batch some(detail::norms_for(simd_level), rows.rows.element, rows.rows.dims);
+    batch some(detail::norms_of_isa[simd_level], rows.rows.element, rows.rows.dims);
     detail::for_each_segment(out, begin, end, [&](int, lane one) {
       int const count = out.lanes.committed(one);
       float* const row = out.rows.row(one);

@@ -140,7 +140,7 @@ struct implementation<ops::select_if_t, host> {
     detail::scored_entries const in{scores.row(segment), scores.lanes.position.row(this_lane), this_lane,
                                     scores.lanes.committed(this_lane)};
     std::uint32_t* const bits = bits_of(scores, segment, keep);
-    detail::listing_kernels const& kernels = detail::listing_for(simd_level);
+    detail::listing_kernels const& kernels = detail::listing_of_isa[simd_level];
     detail::picked_entries found = simd_level >= isa::avx2 ? detail::pick_entries_avx2(kernels, rule, in, bits)
                                                            : detail::pick_entries(kernels, rule, in, bits);
     if constexpr (detail::visits_forced<Rule>) detail::add_forced(scores, rule, in, bits, found);
@@ -158,8 +158,8 @@ struct implementation<ops::select_if_t, host> {
     while (apart < scores.segments() && keep.indptr[apart + 1] <= free) ++apart;
     auto const one = [&](int segment, int) {
       auto const listed = static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment]);
-      detail::listing_for(exec.simd_level())
-          .bits(bits_of(scores, segment, keep), keep.seen[segment], listed, keep.indices + keep.indptr[segment]);
+      detail::listing_of_isa[exec.simd_level()].bits(bits_of(scores, segment, keep), keep.seen[segment], listed,
+                                                     keep.indices + keep.indptr[segment]);
     };
     exec.for_each(apart, one);
     for (int segment = apart; segment < scores.segments(); ++segment) one(segment, 0);

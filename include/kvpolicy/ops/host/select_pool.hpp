@@ -75,7 +75,7 @@ struct pool_counts {
 /// Counts scores, and stores the keys of those inside of the bracket; `inside` is their number in each segment.
 inline void bracket_pool(host_executor& exec, candidate_rows const& in, bracket_keys const& range, pool_counts& counts,
                          std::int64_t* inside) {
-  select_kernels const& kernels = select_for(exec.simd_level());
+  select_kernels const& kernels = select_of_isa[exec.simd_level()];
   float const low = score_of_key(range.low);
   float const high = score_of_key(range.high);
   exec.for_each(in.rows, [&](int segment, int) {

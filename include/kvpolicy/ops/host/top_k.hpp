@@ -139,7 +139,7 @@ struct implementation<ops::top_k_t, host> {
                          detail::segment_run const& run, std::uint32_t* keys, int* to, keep_set const& keep) {
     report found;
     if (run.triggered) found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
-    run.list(detail::select_for(exec.simd_level()), scores.row(segment), keys, to,
+    run.list(detail::select_of_isa[exec.simd_level()], scores.row(segment), keys, to,
              detail::row_after(scores, segment, exec.threads(), keep.seen), found);
     return found;
   }

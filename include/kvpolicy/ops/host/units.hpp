@@ -154,7 +154,7 @@ struct implementation<ops::drop_units_t, host> {
       for (int const e : kept) stays[e / unit] = 1;
     }
     for (int e = in.lanes.committed(this_lane); e < count; ++e) stays[e / unit] = 1;
-    int const blocks = detail::listing_for(exec.simd_level()).marked(stays, all, block);
+    int const blocks = detail::listing_of_isa[exec.simd_level()].marked(stays, all, block);
     return {block, blocks, count, unit, all, stays, dropped};
   }
 
@@ -207,7 +207,7 @@ struct implementation<ops::drop_units_t, host> {
     int* const row = detail::list_row(table, in.where, this_lane);
     for (int b = 0; b < blocks.all; ++b) blocks.stays[b] ^= 1;
     int* const dropped = blocks.dropped;
-    int const gone = detail::listing_for(simd_level).marked(blocks.stays, blocks.all, dropped);
+    int const gone = detail::listing_of_isa[simd_level].marked(blocks.stays, blocks.all, dropped);
     for (int i = 0; i < gone; ++i) dropped[i] = row[dropped[i]];
     for (int i = 0; i < blocks.blocks; ++i) row[i] = row[blocks.block[i]];  // which is at or behind i
     std::copy_n(dropped, gone, row + blocks.blocks);

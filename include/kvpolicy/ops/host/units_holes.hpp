@@ -90,7 +90,7 @@ struct implementation<ops::fill_holes_t, host> {
   static int list_highest(isa simd_level, std::span<int const> slots, int many, std::int64_t units,
                           work_space const& space) {
     auto const list_from = [&, count = static_cast<int>(slots.size())](int least) {
-      return detail::listing_for(simd_level).rows(slots.data(), count, least, space.high);
+      return detail::listing_of_isa[simd_level].rows(slots.data(), count, least, space.high);
     };
     int const guess = static_cast<int>(std::max(std::int64_t{1}, units - many));
     if (list_from(guess) == many) return guess;

@@ -50,7 +50,7 @@ struct implementation<ops::update_query_memory_t, host> {
     implementation<ops::refuse_spans_t, host>::run(exec, batch, turn, "observe");
     if (turn.rows == 0) return;
     int const group = turn.heads / batch.heads;
-    auto const add_rows = detail::element_rows_for(exec.simd_level()).of(turn.element);
+    auto const add_rows = detail::element_rows_of_isa[exec.simd_level()].of(turn.element);
     std::int64_t const bytes = std::int64_t{group} * std::min(how.tail, turn.rows) * turn.dims * bytes_of(turn.element);
     exec.for_each_range(batch.size(), bytes, [&](int begin, int end, int worker) {
       detail::scratch_arena arena(exec.scratch(worker));

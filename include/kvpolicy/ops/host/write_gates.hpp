@@ -33,9 +33,9 @@ class write_gate_task {
   }
 
   write_gate_task(isa simd_level, write_gate_weights const& weights, lane this_lane, scratch_arena arena)
-      : blocks_(products_for<sizes::block>(simd_level)),
-        gates_(gates_for(simd_level)),
-        perceive_(residual_for(simd_level).perceive),
+      : blocks_(products_of_isa<sizes::block>[simd_level]),
+        gates_(gates_of_isa[simd_level]),
+        perceive_(residual_of_isa[simd_level].perceive),
         weights_(weights),
         lanes_(this_lane),
         index_(std::int64_t{this_lane.layer} * weights.heads + this_lane.head),

@@ -52,8 +52,8 @@ struct row_block {
  private:
   template <int Rows>
   void use(isa simd_level) {
-    products = &products_for<Rows>(simd_level);
-    softmax = &softmax_for<Rows>(simd_level);
+    products = &products_of_isa<Rows>[simd_level];
+    softmax = &softmax_of_isa<Rows>[simd_level];
   }
 };
 

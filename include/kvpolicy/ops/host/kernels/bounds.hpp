@@ -45,8 +45,6 @@ struct bound_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline bound_kernels const& bounds_for(isa simd_level) {
-  return of_level(simd_level, portable::bounds, avx2::bounds, avx512::bounds);
-}
+inline constexpr by_isa<bound_kernels> bounds_of_isa{portable::bounds, avx2::bounds, avx512::bounds};
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -48,13 +48,12 @@ struct element_row_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline element_row_kernels const& element_rows_for(isa simd_level) {
-  return of_level(simd_level, portable::element_rows, avx2::element_rows, avx512::element_rows);
-}
+inline constexpr by_isa<element_row_kernels> element_rows_of_isa{portable::element_rows, avx2::element_rows,
+                                                                 avx512::element_rows};
 
 /// Converts `dims` contiguous elements to floats, without a scale.
 inline void widen_row(isa simd_level, codec element, std::byte const* from, int dims, float* to) {
-  if (element == codec::f16) return element_rows_for(simd_level).widen_f16(from, dims, to);
+  if (element == codec::f16) return element_rows_of_isa[simd_level].widen_f16(from, dims, to);
   load_row(element, from, bytes_of(element), dims, to);
 }
 

@@ -34,8 +34,6 @@ struct gate_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline gate_kernels const& gates_for(isa simd_level) {
-  return of_level(simd_level, portable::gates, avx2::gates, avx512::gates);
-}
+inline constexpr by_isa<gate_kernels> gates_of_isa{portable::gates, avx2::gates, avx512::gates};
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -30,8 +30,6 @@ struct listing_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline listing_kernels const& listing_for(isa simd_level) {
-  return of_level(simd_level, portable::listing, avx2::listing, avx512::listing);
-}
+inline constexpr by_isa<listing_kernels> listing_of_isa{portable::listing, avx2::listing, avx512::listing};
 
 }  // namespace KVPOLICY_NAMESPACE::detail

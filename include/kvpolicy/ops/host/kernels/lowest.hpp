@@ -31,7 +31,7 @@ struct lowest_kernels {
 };
 
 #if defined(KVPOLICY_COMPILED)
-[[nodiscard]] lowest_kernels const& lowest_for(isa simd_level);
+extern by_isa<lowest_kernels> const lowest_of_isa;
 #else
 
 /// The entry of the highest position in the range whose score is NaN, or -1. Counts them all. `position` may be null:
@@ -55,9 +55,7 @@ inline int newest_nan(float const* scores, int const* position, int count, posit
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline lowest_kernels const& lowest_for(isa simd_level) {
-  return of_level(simd_level, portable::lowest, avx2::lowest, avx512::lowest);
-}
+inline constexpr by_isa<lowest_kernels> lowest_of_isa{portable::lowest, avx2::lowest, avx512::lowest};
 
 #endif
 

@@ -33,7 +33,7 @@ struct norm_kernels {
 };
 
 #if defined(KVPOLICY_COMPILED)
-[[nodiscard]] norm_kernels const& norms_for(isa simd_level);
+extern by_isa<norm_kernels> const norms_of_isa;
 [[nodiscard]] double strided_square_sum(codec element, std::byte const* row, std::int64_t step, int dims);
 #else
 
@@ -89,9 +89,7 @@ struct norm_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline norm_kernels const& norms_for(isa simd_level) {
-  return of_level(simd_level, portable::norms, avx2::norms, avx512::norms);
-}
+inline constexpr by_isa<norm_kernels> norms_of_isa{portable::norms, avx2::norms, avx512::norms};
 
 #endif
 

@@ -41,8 +41,6 @@ struct pool_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline pool_kernels const& pool_for(isa simd_level) {
-  return of_level(simd_level, portable::pools, avx2::pools, avx512::pools);
-}
+inline constexpr by_isa<pool_kernels> pool_of_isa{portable::pools, avx2::pools, avx512::pools};
 
 }  // namespace KVPOLICY_NAMESPACE::detail

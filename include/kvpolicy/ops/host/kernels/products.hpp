@@ -6,16 +6,21 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The products of blocks of `Rows` rows for an executor's instruction set.
-template <int Rows>
-[[nodiscard]] product_kernels const& products_for(isa simd_level) {
 #if defined(__x86_64__)
-  if constexpr (Rows > few_rows) {
-    if (simd_level == isa::amx) return amx_blocks<Rows>::kernels;
-  }
-  if (simd_level >= isa::avx512_bf16) return avx512_bf16::products_of_pairs<Rows>;
+template <int Rows>
+inline constexpr product_kernels products_of_amx = amx_blocks<Rows>::kernels;
+template <>
+inline constexpr product_kernels products_of_amx<few_rows> = avx512_bf16::products_of_pairs<few_rows>;
+
+/// The products of blocks of `Rows` rows.
+template <int Rows>
+inline constexpr by_isa<product_kernels> products_of_isa{portable::products<Rows>, avx2::products<Rows>,
+                                                         avx512::products<Rows>, avx512_bf16::products_of_pairs<Rows>,
+                                                         products_of_amx<Rows>};
+#else
+template <int Rows>
+inline constexpr by_isa<product_kernels> products_of_isa{portable::products<Rows>, portable::products<Rows>,
+                                                         portable::products<Rows>};
 #endif
-  return of_level(simd_level, portable::products<Rows>, avx2::products<Rows>, avx512::products<Rows>);
-}
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -45,8 +45,6 @@ struct residual_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline residual_kernels const& residual_for(isa simd_level) {
-  return of_level(simd_level, portable::residual, avx2::residual, avx512::residual);
-}
+inline constexpr by_isa<residual_kernels> residual_of_isa{portable::residual, avx2::residual, avx512::residual};
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -28,8 +28,6 @@ struct rope_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline rope_kernels const& rope_for(isa simd_level) {
-  return of_level(simd_level, portable::ropes, avx2::ropes, avx512::ropes);
-}
+inline constexpr by_isa<rope_kernels> rope_of_isa{portable::ropes, avx2::ropes, avx512::ropes};
 
 }  // namespace KVPOLICY_NAMESPACE::detail

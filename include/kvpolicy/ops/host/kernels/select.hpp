@@ -49,7 +49,7 @@ struct select_kernels {
 };
 
 #if defined(KVPOLICY_COMPILED)
-[[nodiscard]] select_kernels const& select_for(isa simd_level);
+extern by_isa<select_kernels> const select_of_isa;
 #endif
 
 }  // namespace KVPOLICY_NAMESPACE::detail
@@ -61,9 +61,7 @@ struct select_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline select_kernels const& select_for(isa simd_level) {
-  return of_level(simd_level, portable::select, avx2::select, avx512::select);
-}
+inline constexpr by_isa<select_kernels> select_of_isa{portable::select, avx2::select, avx512::select};
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 #endif

@@ -69,8 +69,6 @@ inline std::int64_t count_set(unsigned char const* marks, std::int64_t count) {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The passes for an executor's instruction set.
-[[nodiscard]] inline slot_kernels const& slots_for(isa simd_level) {
-  return of_level(simd_level, portable::slots, avx2::slots, avx512::slots);
-}
+inline constexpr by_isa<slot_kernels> slots_of_isa{portable::slots, avx2::slots, avx512::slots};
 
 }  // namespace KVPOLICY_NAMESPACE::detail

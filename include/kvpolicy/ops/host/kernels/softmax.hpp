@@ -56,8 +56,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels of blocks of `Rows` rows for an executor's instruction set.
 template <int Rows>
-[[nodiscard]] softmax_kernels const& softmax_for(isa simd_level) {
-  return of_level(simd_level, portable::softmax<Rows>, avx2::softmax<Rows>, avx512::softmax<Rows>);
-}
+inline constexpr by_isa<softmax_kernels> softmax_of_isa{portable::softmax<Rows>, avx2::softmax<Rows>,
+                                                        avx512::softmax<Rows>};
 
 }  // namespace KVPOLICY_NAMESPACE::detail

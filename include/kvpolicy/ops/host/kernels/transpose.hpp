@@ -34,8 +34,6 @@ struct transpose_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-[[nodiscard]] inline transpose_kernels const& transpose_for(isa simd_level) {
-  return of_level(simd_level, portable::transpose, avx2::transpose, avx512::transpose);
-}
+inline constexpr by_isa<transpose_kernels> transpose_of_isa{portable::transpose, avx2::transpose, avx512::transpose};
 
 }  // namespace KVPOLICY_NAMESPACE::detail
