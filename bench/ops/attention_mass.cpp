@@ -99,15 +99,15 @@ class observed_layer {
 // -----------------------------------------------------------------------------------------------------
 
 /// One lane's logits: all of them written out, [entry][row]; or, tile by tile, each over the one before.
-float const* lane_logits(kv::isa simd_level, observed_layer const& on, int head, bool written,
+float const* lane_logits(kv::host_executor const& exec, observed_layer const& on, int head, bool written,
                          std::span<std::byte> scratch) {
   kv::detail::scratch_arena arena(scratch);
   kv::keys const keys = kv::keys_of(on.cache());
   kv::query_view const rows = on.queries();
   auto* const values = arena.take<float>(kv::detail::most_rows * static_cast<std::size_t>(written ? on.entries() : 64));
-  kv::detail::lane_logits logits(simd_level, keys, rows, {0, 0, head}, {0, on.rows(), 1}, arena);
+  kv::detail::lane_logits logits(exec, keys, rows, {0, 0, head}, {0, on.rows(), 1}, arena);
   kv::detail::row_block block = logits.block_storage(0);
-  block.set_rows(simd_level, on.rows());
+  block.set_rows(exec.simd_level(), on.rows());
   logits.pack(block, 0, on.rows());
   if (written) {
     logits.all(block, 0, on.entries(), on.entries(), values);
@@ -123,7 +123,7 @@ float const* lane_logits(kv::isa simd_level, observed_layer const& on, int head,
 /// By vector instructions: what mass adds is held against them also where the matrix unit makes it faster than they
 /// are.
 void logits_alone(kv::host_executor& exec, observed_layer const& on, bool written) {
-  kv::isa const vectors = std::min(exec.simd_level(), kv::isa::avx512_bf16);
+  kv::host_executor const vectors(1, std::min(exec.simd_level(), kv::isa::avx512_bf16));
   exec.for_each(on.cache().lanes.heads,
                 [&](int head, int worker) { lane_logits(vectors, on, head, written, exec.scratch(worker)); });
 }
@@ -133,13 +133,13 @@ constexpr int times_a_lane = 4;
 void logits_again(kv::host_executor& exec, observed_layer const& on) {
   for (int i = 0; i < times_a_lane; ++i) {
     exec.for_each(exec.threads(),
-                  [&](int head, int worker) { lane_logits(exec.simd_level(), on, head, true, exec.scratch(worker)); });
+                  [&](int head, int worker) { lane_logits(exec, on, head, true, exec.scratch(worker)); });
   }
 }
 
 /// True if some logits of the first lane are the reference's; of 16-bit keys to the digits that a float's sum has.
 bool logits_are_right(kv::host_executor& exec, observed_layer const& on) {
-  float const* const values = lane_logits(exec.simd_level(), on, 0, true, exec.scratch(0));
+  float const* const values = lane_logits(exec, on, 0, true, exec.scratch(0));
   auto lane = bench::lane_of(on.cache(), on.queries(), {});
   lane.keys.resize(100);
   auto const expected = bench::reference::attention_logits(lane).front();

@@ -139,7 +139,7 @@ void exact_logits(kv::host_executor& exec, kv::cache const& cache, kv::query_vie
     kv::detail::scratch_arena arena(exec.scratch(worker));
     kv::keys const keys = kv::keys_of(cache);
     float values[kv::detail::keys_of_a_tile * kv::detail::most_rows];
-    kv::detail::lane_logits logits(exec.simd_level(), keys, rows, {0, 0, head}, {0, 1, cache.shape.group()}, arena);
+    kv::detail::lane_logits logits(exec, keys, rows, {0, 0, head}, {0, 1, cache.shape.group()}, arena);
     kv::detail::row_block block = logits.block_storage(0);
     block.set_rows(exec.simd_level(), logits.rows_for(cache.shape.group()));
     logits.pack(block, 0, cache.shape.group());

@@ -74,7 +74,7 @@ struct implementation<user::blank_dropped_t, host> {
       int* const dropped =
           detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.lanes.bound));
       auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
-      int const gone = detail::list_dropped(exec.simd_level(), kept, in.lanes.committed(this_lane), dropped);
+      int const gone = detail::list_dropped(exec, kept, in.lanes.committed(this_lane), dropped);
       for (int d = 0; d < gone; ++d) {
         std::memset(in.k.row(this_lane.layer, in.where.at(this_lane, dropped[d]), this_lane.head), 0,
                     static_cast<std::size_t>(in.k.dims) * sizeof(float));

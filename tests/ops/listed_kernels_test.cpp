@@ -53,7 +53,7 @@ TEST_CASE("list_dropped lists what is not kept, and writes nothing behind its me
           if (!stays) expected.push_back(e);
         }
         std::vector<int> dropped(static_cast<std::size_t>(count) + 3, -7);
-        int const gone = kv::detail::list_dropped(level, kept, count, dropped.data());
+        int const gone = kv::detail::list_dropped(kv::host_executor(1, level), kept, count, dropped.data());
         CHECK(dropped[static_cast<std::size_t>(count) + 1] == -7);
         CHECK(dropped[static_cast<std::size_t>(count) + 2] == -7);
         dropped.resize(static_cast<std::size_t>(gone));
@@ -200,7 +200,7 @@ TEST_CASE("pool gives the same bits whatever the instruction set, at every place
           expected[static_cast<std::size_t>(e)] = kv::detail::pooled(by, scores.data(), count, e);
         for (kv::isa const level : levels()) {
           std::vector<float> is(scores.size());
-          kv::detail::pool_part(level, by, scores.data(), count, 0, count, is.data());
+          kv::detail::pool_part(kv::host_executor(1, level), by, scores.data(), count, 0, count, is.data());
           CHECK(same(is, expected));
         }
       }
@@ -226,7 +226,7 @@ TEST_CASE("a row is pooled in place, block by block, as it is from a copy") {
         for (kv::isa const level : levels()) {
           std::vector<float> is = scores;
           std::vector<float> window(scores.size());
-          kv::detail::pool_row(level, by, is.data(), count, window.data());
+          kv::detail::pool_row(kv::host_executor(1, level), by, is.data(), count, window.data());
           CHECK(same(is, expected));
         }
       }
@@ -252,7 +252,7 @@ TEST_CASE("means of all kinds of sums are the bits of a division") {
       expected[static_cast<std::size_t>(e)] = kv::detail::pooled(by, scores.data(), count, e);
     for (kv::isa const level : levels()) {
       std::vector<float> is(scores.size());
-      kv::detail::pool_part(level, by, scores.data(), count, 0, count, is.data());
+      kv::detail::pool_part(kv::host_executor(1, level), by, scores.data(), count, 0, count, is.data());
       CHECK(same(is, expected));
     }
   }

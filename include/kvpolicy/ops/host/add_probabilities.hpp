@@ -35,7 +35,7 @@ struct implementation<ops::add_probabilities_t, host> {
       for (int i = begin; i < end;) {
         part next = now;
         while (++i < end && (next = after(batch, from, next)).count <= 0) continue;
-        if (now.count > 0) add(exec.simd_level(), from, now, next.count > 0 ? next : now, group, mass);
+        if (now.count > 0) add(exec, from, now, next.count > 0 ? next : now, group, mass);
         now = next;
       }
     });
@@ -78,9 +78,9 @@ struct implementation<ops::add_probabilities_t, host> {
   }
 
   /// Adds the rows of a part to its entries' sums, while rows of the same part and of the next one are prefetched.
-  static void add(isa simd_level, attention_probabilities const& from, part const& now, part const& next, reduction how,
-                  by_lane<float> const& mass) {
-    auto const& kernels = detail::element_rows_of_isa[simd_level];
+  static void add(host_executor const& exec, attention_probabilities const& from, part const& now, part const& next,
+                  reduction how, by_lane<float> const& mass) {
+    auto const& kernels = detail::element_rows_of_isa[exec.simd_level()];
     if (how != reduction::max && now.rows == 1 && now.group <= detail::rows_at_a_time) {
       return add_one_each(kernels.sum_of(from.element), from, now, next, how, mass);
     }

@@ -58,7 +58,7 @@ struct implementation<ops::attention_mass_t, host> {
       return out.lanes.at(first_lane(out.lanes, out.decides, segment) + i);
     }
     [[nodiscard]] detail::lane_mass mass(int segment, int i, std::span<std::byte> memory) const {
-      return {exec.simd_level(), from, rows, how, out, lane(segment, i), memory};
+      return {exec, from, rows, how, out, lane(segment, i), memory};
     }
     /// Adds entries [begin, end) of the i-th lane's mass to the segment's scores.
     void add(int segment, int i, float const* mass, int begin, int end) const {

@@ -32,15 +32,15 @@ struct implementation<ops::check_list_t, host> {
       detail::unit_marks locked(arena.take<std::uint64_t>(words));
       auto* const marks = arena.take<unsigned char>(detail::bytes_of_marks(in));
       auto const each_row = [&](auto const& visit) { pools.for_each_row(keep.lanes, pool, visit); };
-      if (stand_alone(exec.simd_level(), in, edit, each_row, owned, marks)) {
+      if (stand_alone(exec, in, edit, each_row, owned, marks)) {
         return each_row([&](lane this_lane) { check_prefix(keep, in, edit, this_lane); });
       }
       owned.clear_all(in.where.units);
       locked.clear_all(in.where.units);
       bool const one_row = keep.lanes.sequences == 1 && pools.of_single_lanes(keep.lanes);
       each_row([&](lane this_lane) {
-        bool const alone = !edit.distinct && one_row &&
-                           sound(exec.simd_level(), in, edit, this_lane, {0, *in.lanes.count.row(this_lane)});
+        bool const alone =
+            !edit.distinct && one_row && sound(exec, in, edit, this_lane, {0, *in.lanes.count.row(this_lane)});
         check_row(keep, in, edit, this_lane, alone, owned, locked);
       });
     });
@@ -50,8 +50,8 @@ struct implementation<ops::check_list_t, host> {
   /// True if every slot of a pool's lists is valid, and none stands in two places. This is a fast check for lists whose
   /// slots have one owner; a slower one then finds the error.
   template <class Shared, class EachRow>
-  static bool stand_alone(isa simd_level, cache const& in, list_edit<Shared> const& edit, EachRow const& each_row,
-                          detail::unit_marks& owned, unsigned char* marks) {
+  static bool stand_alone(host_executor const& exec, cache const& in, list_edit<Shared> const& edit,
+                          EachRow const& each_row, detail::unit_marks& owned, unsigned char* marks) {
     bool const one_owner = std::is_same_v<Shared, nobody> && edit.distinct && edit.locked.data == nullptr;
     if (!one_owner) return false;
     bool const small = in.where.units <= static_cast<std::int64_t>(detail::bytes_of_marks(in));
@@ -68,7 +68,7 @@ struct implementation<ops::check_list_t, host> {
       constexpr int part = 128;  // each is marked while the next one is fetched
       for (int begin = 0; begin < count && alone; begin += small ? part : count) {
         ordinal_range const some{begin, small ? std::min(begin + part, count) : count};
-        alone = sound(simd_level, in, edit, this_lane, some);
+        alone = sound(exec, in, edit, this_lane, some);
         if (alone && small) detail::mark_units(marks, slot + begin, some.end - begin);
       }
       if (alone && !small) alone = owned.set_all(slot, count);
@@ -79,13 +79,13 @@ struct implementation<ops::check_list_t, host> {
 
   /// True if each slot of some entries of a row is valid. This is a fast check; a slower one then finds the error.
   template <class Shared>
-  static bool sound(isa simd_level, cache const& in, list_edit<Shared> const& edit, lane this_lane,
+  static bool sound(host_executor const& exec, cache const& in, list_edit<Shared> const& edit, lane this_lane,
                     ordinal_range which) {
     int const count = which.end - which.begin;
     int const* const slot = detail::list_row(edit.list, in.where, this_lane) + which.begin;
     int const* const position = in.lanes.position.row(this_lane) + which.begin;
     auto const units = static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31));
-    detail::slot_kernels const& passes = detail::slots_of_isa[simd_level];
+    detail::slot_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
     if (!passes.inside(slot, count, units, edit.dead)) return false;
     if (edit.map.data == nullptr) return true;
     return passes.as_mapped(slot, position, count, detail::map_row(edit.map, edit.map_begin, this_lane));

@@ -36,15 +36,15 @@ struct implementation<ops::feature_sums_t, host> {
       int const sequence = i / (tasks + 1);
       int const task = i % (tasks + 1);
       auto* const row = detail::scratch_arena(exec.scratch(worker)).take<float>(static_cast<std::size_t>(memory.dims));
-      if (task == tasks) return add_memory(exec.simd_level(), batch, memory, sequence, out.row(sequence, 0));
+      if (task == tasks) return add_memory(exec, batch, memory, sequence, out.row(sequence, 0));
       int const begin = task * some;
       int const last = std::min(begin + some, batch.bound);
       int const end = std::min(last, batch.committed({batch.sequence_begin + sequence, batch.layer_begin, 0}));
       int const behind = std::max(begin, end);  // ranks sum whole rows
       std::fill_n(out.row(sequence, 1 + behind), std::ptrdiff_t{last - behind} * out.dims, 0.0f);
-      detail::sums_of_keys const sums(exec.simd_level(), batch, from, row);
+      detail::sums_of_keys const sums(exec, batch, from, row);
       for (int e = begin; e < end;) {
-        int const next = reads ? read_recorded(exec.simd_level(), recorded, batch, sequence, e, end, out) : e;
+        int const next = reads ? read_recorded(exec, recorded, batch, sequence, e, end, out) : e;
         int to = next;
         while (to < end && !(reads && is_recorded(recorded, batch, sequence, to))) ++to;
         if (next < to) sums.make(sequence, next, to, out.row(sequence, 1 + next));
@@ -54,12 +54,13 @@ struct implementation<ops::feature_sums_t, host> {
   }
 
  private:
-  static void add_memory(isa simd_level, lanes const& batch, query_view const& memory, int sequence, float* to) {
+  static void add_memory(host_executor const& exec, lanes const& batch, query_view const& memory, int sequence,
+                         float* to) {
     std::fill_n(to, memory.dims, 0.0f);
     for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
       for (int head = 0; head < memory.heads; ++head) {
         std::byte const* const from = memory.at({batch.sequence_begin + sequence, layer, 0}, head, 0);
-        detail::element_rows_of_isa[simd_level].of(memory.element)(&from, &from, 1, memory.dims, to);
+        detail::element_rows_of_isa[exec.simd_level()].of(memory.element)(&from, &from, 1, memory.dims, to);
       }
     }
   }
@@ -69,13 +70,13 @@ struct implementation<ops::feature_sums_t, host> {
   }
 
   /// Copies the recorded sums from entry `begin` on, until `end` or one that was not recorded, which it returns.
-  static int read_recorded(isa simd_level, key_sums const& from, lanes const& batch, int sequence, int begin, int end,
-                           token_features const& out) {
+  static int read_recorded(host_executor const& exec, key_sums const& from, lanes const& batch, int sequence, int begin,
+                           int end, token_features const& out) {
     int last = begin;
     while (last < end && is_recorded(from, batch, sequence, last)) ++last;
     constexpr std::ptrdiff_t ahead = 64;  // entries; a processor does not follow as many streams as there are channels
     constexpr int side = 16;
-    auto const transpose = detail::transpose_of_isa[simd_level].rows;
+    auto const transpose = detail::transpose_of_isa[exec.simd_level()].rows;
     for (int e = begin; e < last; e += side) {
       int const entries = std::min(side, last - e);
       for (int channel = 0; channel < out.dims; channel += side) {

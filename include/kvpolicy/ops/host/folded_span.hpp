@@ -22,11 +22,11 @@ struct folded_span {
   packed_rows hidden;  ///< of a key, followed by the weights of attention of each head [4][32]
 
   /// `span`: the features of the entries, `count` rows.
-  folded_span(isa simd_level, residual_head const& head, folded_head const& folded, float const* span, int count,
-              int terms, float*& temp_storage)
+  folded_span(host_executor const& exec, residual_head const& head, folded_head const& folded, float const* span,
+              int count, int terms, float*& temp_storage)
       : logits(residual_sizes::weights_of_span(), head.dims, temp_storage),
         hidden(head.hidden, head.dims + residual_sizes::weights_of_span(), temp_storage),
-        products_(simd_level),
+        products_(exec.simd_level()),
         head_(head),
         count_(count),
         features_(take(temp_storage, std::int64_t{head.dims} * most)),

@@ -51,10 +51,10 @@ class gate_block {
     return static_cast<std::size_t>(columns) * sizes::block;
   }
 
-  gate_block(isa simd_level, float* packed)
-      : logits_(products_of_isa<sizes::block>[simd_level].logits()),
-        few_(products_of_isa<sizes::block>[simd_level].one_by_one),
-        transpose_(transpose_of_isa[simd_level].rows),
+  gate_block(host_executor const& exec, float* packed)
+      : logits_(products_of_isa<sizes::block>[exec.simd_level()].logits()),
+        few_(products_of_isa<sizes::block>[exec.simd_level()].one_by_one),
+        transpose_(transpose_of_isa[exec.simd_level()].rows),
         packed_(packed) {}
 
   /// Packs `units` rows of weights, which are `stride` floats apart, as packed[column][unit], with zeros behind the

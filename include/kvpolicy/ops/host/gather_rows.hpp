@@ -32,13 +32,13 @@ inline void move_row(plane const& rows, std::byte const* source, std::byte* targ
 /// known, but a processor cannot predict them, so they are prefetched into the second-level cache, which supports more
 /// outstanding misses. Non-temporal stores are used if the written lines would be evicted before they are read.
 template <class From, class To>
-void move_rows(isa simd_level, plane const& rows, ordinal_range which, From const& from, To const& to) {
+void move_rows(host_executor const& exec, plane const& rows, ordinal_range which, From const& from, To const& to) {
   constexpr int ahead = 32;
   constexpr int line = 64;
   constexpr std::int64_t worth_streaming = 1 << 17;
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
-  bool const streams =
-      simd_level >= isa::avx2 && bytes % line == 0 && std::int64_t{which.end - which.begin} * bytes >= worth_streaming;
+  bool const streams = exec.simd_level() >= isa::avx2 && bytes % line == 0 &&
+                       std::int64_t{which.end - which.begin} * bytes >= worth_streaming;
   for (int i = which.begin; i < which.end; ++i) {
     if (i + ahead < which.end) {
       std::byte const* const next = from(i + ahead);
@@ -57,11 +57,11 @@ void move_rows(isa simd_level, plane const& rows, ordinal_range which, From cons
 
 /// Moves the rows of a lane in one plane according to its kept entries. Rows without gaps between them that all move by
 /// the same number of places are moved at once.
-inline void move_rows(isa simd_level, plane const& rows, locator const& where, lane this_lane,
+inline void move_rows(host_executor const& exec, plane const& rows, locator const& where, lane this_lane,
                       lane_moves const& moves) {
   ordinal_range const which{moves.first(), moves.count()};
   auto const move = [&](auto const& row) {
-    move_rows(simd_level, rows, which, [&](int i) { return row(moves.source(i)); }, row);
+    move_rows(exec, rows, which, [&](int i) { return row(moves.source(i)); }, row);
   };
   if (where.kind == locating::identity && rows.bases.data == nullptr) {
     std::byte* const first = rows.row(this_lane.layer, {where.unit_of(this_lane.sequence), 0}, this_lane.head);
@@ -141,7 +141,7 @@ struct implementation<ops::gather_rows_t, host> {
       lane const this_lane = keep.lanes.at(i);
       detail::lane_moves const moves = detail::moves_of(keep, in, i);
       detail::for_each_moved_plane(
-          in, [&](plane const& each) { detail::move_rows(exec.simd_level(), each, in.where, this_lane, moves); });
+          in, [&](plane const& each) { detail::move_rows(exec, each, in.where, this_lane, moves); });
       detail::permute_lane(in, this_lane, moves, columns);
     });
   }
@@ -176,14 +176,14 @@ struct implementation<ops::ring_append_t, host> {
       int end = 0;
       while (end < from.valid(this_lane) && position[from.stored(this_lane, end)] <= last) ++end;
       for (int r = end > ring.capacity ? end - ring.capacity : 0; r < end; ++r) {
-        push(exec.simd_level(), ring, this_lane, from, from.stored(this_lane, r), position[from.stored(this_lane, r)]);
+        push(exec, ring, this_lane, from, from.stored(this_lane, r), position[from.stored(this_lane, r)]);
       }
     });
   }
 
  private:
-  static void push(isa simd_level, query_ring_view const& ring, lane this_lane, query_view const& from, int stored,
-                   int position) {
+  static void push(host_executor const& exec, query_ring_view const& ring, lane this_lane, query_view const& from,
+                   int stored, int position) {
     int* const cursor = ring.cursor.row(this_lane);  // {first, valid}
     int* const positions = ring.position.row(this_lane);
     auto const slot = [&](int r) { return (cursor[0] + r) % ring.capacity; };
@@ -195,7 +195,7 @@ struct implementation<ops::ring_append_t, host> {
     int const at = slot(cursor[1]++);
     positions[at] = position;
     for (int h = 0; h < ring.group; ++h) {
-      detail::widen_row(simd_level, from.element, from.at(this_lane, this_lane.head * ring.group + h, stored),
+      detail::widen_row(exec.simd_level(), from.element, from.at(this_lane, this_lane.head * ring.group + h, stored),
                         ring.dims,
                         ring.rows.row(this_lane) + (static_cast<std::int64_t>(h) * ring.capacity + at) * ring.dims);
     }

@@ -20,8 +20,8 @@ class sums_of_keys {
   static constexpr int entries_of_a_task = 64;  ///< their sums stay in the first-level cache
 
   /// `row`: D floats of scratch.
-  sums_of_keys(isa simd_level, lanes const& batch, keys const& from, float* row)
-      : simd_level_(simd_level), batch_(batch), from_(from), row_(row) {}
+  sums_of_keys(host_executor const& exec, lanes const& batch, keys const& from, float* row)
+      : simd_level_(exec.simd_level()), batch_(batch), from_(from), row_(row) {}
 
   /// Writes the sums of entries [begin, end) of a sequence.
   void make(int sequence, int begin, int end, float* to) const {
@@ -151,7 +151,7 @@ struct implementation<ops::record_key_sums_t, host> {
     auto* const row =
         detail::scratch_arena(exec.scratch(worker)).take<float>(dims * (detail::sums_of_keys::entries_of_a_task + 1));
     float* const sums = row + dims;
-    detail::sums_of_keys(exec.simd_level(), batch, from, row).make(sequence, begin, end, sums);
+    detail::sums_of_keys(exec, batch, from, row).make(sequence, begin, end, sums);
     detail::for_each_channel(to, batch, sequence, from.rows.dims, [&](int channel, float* numbers) {
       float const* of = sums + channel;
       for (int e = begin; e < end; ++e, of += dims) numbers[std::ptrdiff_t{e} * to.each] = key_sums::recorded(*of);

@@ -53,7 +53,7 @@ inline void set_marks(std::span<int const> entries, int first, unsigned char mar
 
 /// Lists the ordinals below `committed` that are not kept, in ascending order, and returns their number. `dropped` must
 /// have one element more than that.
-inline int list_dropped(isa simd_level, std::span<int const> kept, int committed, int* dropped) {
+inline int list_dropped(host_executor const& exec, std::span<int const> kept, int committed, int* dropped) {
   if (drops_few(kept.size(), committed)) {
     list_gaps(kept, committed, dropped);
     return committed - static_cast<int>(kept.size());
@@ -62,7 +62,7 @@ inline int list_dropped(isa simd_level, std::span<int const> kept, int committed
   auto* const marks = reinterpret_cast<unsigned char*>(dropped) + 3 * count;
   std::memset(marks, 1, count);
   set_marks(kept, 0, 0, marks);
-  return listing_of_isa[simd_level].marked(marks, committed, dropped);
+  return listing_of_isa[exec.simd_level()].marked(marks, committed, dropped);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

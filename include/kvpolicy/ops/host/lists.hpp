@@ -34,7 +34,7 @@ struct implementation<ops::rewrite_list_t, host> {
       lane const this_lane = keep.lanes.at(i);
       if (!detail::owns_row(detail::rows_of(in.where, edit.list), keep.lanes, this_lane)) return;
       auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
-      entries += rewrite(exec.simd_level(), exec.scratch(worker), kept, in, edit, this_lane, freed != nullptr) *
+      entries += rewrite(exec, exec.scratch(worker), kept, in, edit, this_lane, freed != nullptr) *
                  detail::lanes_of_row(detail::rows_of(in.where, edit.list), keep.lanes);
     });
     if (freed != nullptr) *freed += entries;
@@ -65,8 +65,8 @@ struct implementation<ops::rewrite_list_t, host> {
   /// Rewrites one list: kept slots at the front, drafts behind them, then the slots of dropped entries. Returns the
   /// number of freed slots.
   template <class Shared>
-  static std::int64_t rewrite(isa simd_level, std::span<std::byte> memory, std::span<int const> kept, cache const& in,
-                              list_edit<Shared> const& edit, lane this_lane, bool counts) {
+  static std::int64_t rewrite(host_executor const& exec, std::span<std::byte> memory, std::span<int const> kept,
+                              cache const& in, list_edit<Shared> const& edit, lane this_lane, bool counts) {
     int const committed = in.lanes.committed(this_lane);
     detail::scratch_arena arena(memory);
     detail::unit_marks seen(arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units)));
@@ -84,7 +84,7 @@ struct implementation<ops::rewrite_list_t, host> {
       std::size_t const bytes = detail::bytes_of_marks(in);
       detail::mark_memory const marks{{arena.take<unsigned char>(bytes), bytes}, seen};
       int const freed =
-          detail::rewrite_owned(detail::slots_of_isa[simd_level], row, marks, {in.where.units, edit.dead},
+          detail::rewrite_owned(detail::slots_of_isa[exec.simd_level()], row, marks, {in.where.units, edit.dead},
                                 counts || edit.freed.unit.data != nullptr || edit.freed.count.data != nullptr);
       if (edit.freed.count.data != nullptr) *edit.freed.count.row(this_lane) = freed;
       if (edit.released.count.data != nullptr) *edit.released.count.row(this_lane) = 0;
@@ -92,7 +92,7 @@ struct implementation<ops::rewrite_list_t, host> {
     }
     detail::unit_appender freed(edit.freed, this_lane);
     detail::unit_appender released(edit.released, this_lane);
-    int const gone = detail::list_dropped(simd_level, kept, committed, dropped);
+    int const gone = detail::list_dropped(exec, kept, committed, dropped);
     for (int i = 0; i < gone && row.map != nullptr; ++i) row.map[row.position[dropped[i]]] = edit.dead;
     detail::clear_marks(seen, in.where.units, row.slot, committed + row.drafts);
     for (int const e : kept) seen.set(row.slot[e]);

@@ -118,10 +118,10 @@ struct implementation<ops::hide_dropped_t, host> {
       lane const this_lane = keep.lanes.at(i);
       if (!detail::owns_row(mask.rows, keep.lanes, this_lane)) return;
       auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
-      if (in.where.kind == locating::slot_map) return hide_listed(exec.simd_level(), kept, in, mask, this_lane);
+      if (in.where.kind == locating::slot_map) return hide_listed(exec, kept, in, mask, this_lane);
       detail::scratch_arena arena(exec.scratch(worker));
       int* const dropped = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
-      int const gone = detail::list_dropped(exec.simd_level(), kept, in.lanes.committed(this_lane), dropped);
+      int const gone = detail::list_dropped(exec, kept, in.lanes.committed(this_lane), dropped);
       detail::with_mask_writer(mask, this_lane, [&](auto const& to) {
         detail::set_units(to, in.where, this_lane, gone, [&](int d) { return dropped[d]; }, false);
       });
@@ -131,10 +131,10 @@ struct implementation<ops::hide_dropped_t, host> {
  private:
   /// Hides the units that a list names. No hardware can tell where the next ones are. If more units are hidden than the
   /// row has cache lines, the row is fetched as a whole before; otherwise elements are fetched a few units ahead.
-  static void hide_listed(isa simd_level, std::span<int const> kept, cache const& in, mask_rows const& mask,
+  static void hide_listed(host_executor const& exec, std::span<int const> kept, cache const& in, mask_rows const& mask,
                           lane this_lane) {
     constexpr int ahead = 16;
-    detail::slot_kernels const& passes = detail::slots_of_isa[simd_level];
+    detail::slot_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
     int const* const list = in.where.table.row(this_lane);
     int const committed = in.lanes.committed(this_lane);
     int const gone = committed - static_cast<int>(kept.size());

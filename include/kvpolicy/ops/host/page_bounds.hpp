@@ -23,8 +23,8 @@ inline constexpr int rows_of_a_bound = 16;  // keys per call of a kernel
 template <class Number>
 class page_bounder {
  public:
-  page_bounder(isa simd_level, keys const& from, page_bound_memory const& to, scratch_arena arena)
-      : simd_level_(simd_level),
+  page_bounder(host_executor const& exec, keys const& from, page_bound_memory const& to, scratch_arena arena)
+      : simd_level_(exec.simd_level()),
         from_(from),
         to_(to),
         high_(arena.take<Number>(2 * static_cast<std::size_t>(to.dims))),
@@ -98,9 +98,9 @@ struct implementation<ops::extend_bounds_t, host> {
     exec.for_each(batch.size(), [&](int i, int worker) {
       detail::scratch_arena const arena(exec.scratch(worker));
       if (from.rows.element == codec::f32 || is_fp8(from.rows.element)) {
-        extend(detail::page_bounder<std::int32_t>(exec.simd_level(), from, to, arena), batch, batch.at(i), to);
+        extend(detail::page_bounder<std::int32_t>(exec, from, to, arena), batch, batch.at(i), to);
       } else {
-        extend(detail::page_bounder<std::int16_t>(exec.simd_level(), from, to, arena), batch, batch.at(i), to);
+        extend(detail::page_bounder<std::int16_t>(exec, from, to, arena), batch, batch.at(i), to);
       }
     });
   }

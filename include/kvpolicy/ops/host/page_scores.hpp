@@ -27,9 +27,9 @@ class page_products {
     return scratch_of<float>(rows) + scratch_of<float>(values_of_a_tile) + blocks * lane_logits::scratch(folded);
   }
 
-  page_products(isa simd_level, page_bound_view const& bounds, query_view const& rows, lane this_lane, int group,
-                scratch_arena arena)
-      : simd_level_(simd_level),
+  page_products(host_executor const& exec, page_bound_view const& bounds, query_view const& rows, lane this_lane,
+                int group, scratch_arena arena)
+      : exec_(&exec),
         dims_(2 * bounds.dims),
         group_(group),
         arena_(arena),
@@ -123,10 +123,10 @@ class page_products {
     int const there = std::min(blocks, padded(group_ - begin) / few_rows);
     for (int b = 0; b < there; ++b) {
       rows[b] = rows_from(begin + b * few_rows);
-      logits[b] = lane_logits(simd_level_, bounds_, rows[b], {}, {0, 1, few_rows}, arena);
+      logits[b] = lane_logits(*exec_, bounds_, rows[b], {}, {0, 1, few_rows}, arena);
       logits[b].scale_by(1);
       block[b] = logits[b].block_storage(0);
-      block[b].set_rows(simd_level_, few_rows);
+      block[b].set_rows(exec_->simd_level(), few_rows);
       logits[b].pack(block[b], 0, few_rows);
       set_scales(block[b], begin + b * few_rows, pages, how);
     }
@@ -140,7 +140,7 @@ class page_products {
     }
   }
 
-  isa simd_level_;
+  host_executor const* exec_;
   int dims_;  ///< numbers in a row of bounds: 2 D
   int group_;
   bool asks_numbers_ = true;
@@ -173,8 +173,7 @@ struct implementation<ops::page_scores_t, host> {
       if (!asks) std::fill_n(to, pages, 0.0f);
       if (!asks || known_pages == 0) return;
       detail::scratch_arena const arena(exec.scratch(worker));
-      detail::page_products(exec.simd_level(), bounds, rows, one, rows.heads / batch.heads, arena)
-          .score(known_pages, group, to);
+      detail::page_products(exec, bounds, rows, one, rows.heads / batch.heads, arena).score(known_pages, group, to);
     });
   }
 };

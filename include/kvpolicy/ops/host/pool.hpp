@@ -13,10 +13,10 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// Pools entries [begin, end) of `count` scores.
-inline void pool_part(isa simd_level, pooling const& by, float const* scores, int count, int begin, int end,
+inline void pool_part(host_executor const& exec, pooling const& by, float const* scores, int count, int begin, int end,
                       float* to) {
   int const reach = std::min(by.width / 2, count);
-  pool_kernels const& kernels = pool_of_isa[simd_level];
+  pool_kernels const& kernels = pool_of_isa[exec.simd_level()];
   int e = begin;
   for (; e < std::min(reach, end); ++e) to[e] = pooled(by, scores, count, e);
   auto const inside = by.how == pooling::kind::avg ? kernels.mean : kernels.maximum;
@@ -27,7 +27,7 @@ inline void pool_part(isa simd_level, pooling const& by, float const* scores, in
 
 /// Pools the first `count` scores of a row in place. A block of them and its neighbours are copied to `window` at a
 /// time, so that they are in the first-level cache; `window` has `count` floats. Wide pools copy the whole row.
-inline void pool_row(isa simd_level, pooling const& by, float* row, int count, float* window) {
+inline void pool_row(host_executor const& exec, pooling const& by, float* row, int count, float* window) {
   constexpr int most = 2048;
   int const reach = by.width / 2;
   int const block = reach > most / 8 || count < 2 * most ? std::max(count, 1) : most;
@@ -40,7 +40,7 @@ inline void pool_row(isa simd_level, pooling const& by, float* row, int count, f
     if (begin > 0) std::copy_n(window + (known - std::max(0, begin - block - reach)) - carried, carried, window);
     std::copy(row + known, row + to, window + carried);
     known = to;
-    pool_part(simd_level, by, window, to - from, begin - from, end - from, row + from);
+    pool_part(exec, by, window, to - from, begin - from, end - from, row + from);
   }
 }
 
@@ -60,7 +60,7 @@ struct implementation<ops::pool_t, host> {
       int const count = std::max(0, scores.lanes.committed(scores.lane_of(segment)) - tail);
       float* const row = scores.row(segment);
       auto const window = detail::scratch_arena(exec.scratch(worker)).take<float>(static_cast<std::size_t>(count));
-      detail::pool_row(exec.simd_level(), by, row, count, window);
+      detail::pool_row(exec, by, row, count, window);
     });
   }
 };

@@ -53,8 +53,7 @@ struct pooled_runs {
     if (!cut.found) return false;
     std::int64_t left = cut.at.ties;
     for (int which = 0; which < rows; ++which) left -= ties[which] = std::min(ties[which], left);
-    exec.for_each(rows,
-                  [&](int which, int) { ties[which] = emit(exec.simd_level(), first + which, cut.at, ties[which]); });
+    exec.for_each(rows, [&](int which, int) { ties[which] = emit(exec, first + which, cut.at, ties[which]); });
     for (int segment = first; segment < first + rows; ++segment) {
       if (keep.indptr[segment + 1] < std::min(keep.seen[segment], floor(segment))) return false;
     }
@@ -64,14 +63,14 @@ struct pooled_runs {
 
  private:
   /// Writes the kept ordinals of a segment, and returns their number.
-  [[nodiscard]] std::int64_t emit(isa simd_level, int segment, cut const& at, std::int64_t ties) const {
+  [[nodiscard]] std::int64_t emit(host_executor const& exec, int segment, cut const& at, std::int64_t ties) const {
     ordinal_range const mine = free(segment);
     int* const to = ordinals(segment);
     int* next = list_range({0, mine.begin}, to);
     row_ahead nothing(scores.row(segment), 0);
-    next += select_of_isa[simd_level].emit(scores.row(segment) + mine.begin, mine.end - mine.begin, mine.begin,
-                                           {score_of_key(at.lowest), static_cast<int>(ties), mine.end - mine.begin},
-                                           next, nothing);
+    next += select_of_isa[exec.simd_level()].emit(
+        scores.row(segment) + mine.begin, mine.end - mine.begin, mine.begin,
+        {score_of_key(at.lowest), static_cast<int>(ties), mine.end - mine.begin}, next, nothing);
     return list_range({mine.end, keep.seen[segment]}, next) - to;
   }
 };

@@ -61,12 +61,12 @@ struct implementation<ops::residual_t, host> {
     int const span_rows = span.end - span.begin;
     std::optional<detail::folded_span> attended;
     if (span_rows > 0 && span_rows <= detail::folded_span::most) {
-      attended.emplace(exec.simd_level(), head, folded, of_span, span_rows, terms, temp_storage);
+      attended.emplace(exec, head, folded, of_span, span_rows, terms, temp_storage);
     }
     sizes const all(head, out.lanes.bound);
     int const tasks = static_cast<int>(all.tasks());
     exec.for_each(tasks, [&](int task, int) {
-      detail::residual_task one(exec.simd_level(), head, folded, temp_storage + task * all.task());
+      detail::residual_task one(exec, head, folded, temp_storage + task * all.task());
       for (int e = task * sizes::entries_of_a_task; e < count; e += tasks * sizes::entries_of_a_task) {
         float const* const from = row + std::ptrdiff_t{e} * dims;
         int const some = std::min(sizes::entries_of_a_task, count - e);

@@ -18,9 +18,9 @@ class residual_task {
   using sizes = residual_sizes;
   static constexpr int heads = residual_head::heads;
 
-  residual_task(isa simd_level, residual_head const& head, folded_head const& folded, float* temp_storage)
-      : products_(simd_level),
-        kernels_(residual_of_isa[simd_level]),
+  residual_task(host_executor const& exec, residual_head const& head, folded_head const& folded, float* temp_storage)
+      : products_(exec.simd_level()),
+        kernels_(residual_of_isa[exec.simd_level()]),
         head_(head),
         folded_(folded),
         head_width_(head.width / heads),

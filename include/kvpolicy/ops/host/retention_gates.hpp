@@ -38,16 +38,16 @@ class retention_gate_task {
            scratch_of<float>(sizes::rows_of_a_tile * sizes::block) + scratch_of<float>(padded);
   }
 
-  retention_gate_task(isa simd_level, retention_gate_weights const& weights, int layer, scratch_arena arena)
-      : blocks_(products_of_isa<sizes::block>[simd_level]),
-        gates_(gates_of_isa[simd_level]),
-        blend_(residual_of_isa[simd_level].blend),
+  retention_gate_task(host_executor const& exec, retention_gate_weights const& weights, int layer, scratch_arena arena)
+      : blocks_(products_of_isa<sizes::block>[exec.simd_level()]),
+        gates_(gates_of_isa[exec.simd_level()]),
+        blend_(residual_of_isa[exec.simd_level()].blend),
         weights_(weights),
         layer_(layer),
         padded_(sizes::padded(weights.hidden)),
         x_(arena.take<float>(static_cast<std::size_t>(rows(weights)) * static_cast<std::size_t>(panel(weights)))),
         units_(arena.take<float>(static_cast<std::size_t>(rows(weights)) * static_cast<std::size_t>(padded_))),
-        block_(simd_level, arena.take<float>(gate_block::scratch_floats(std::max(panel(weights), weights.hidden)))),
+        block_(exec, arena.take<float>(gate_block::scratch_floats(std::max(panel(weights), weights.hidden)))),
         tile_(arena.take<float>(sizes::rows_of_a_tile * sizes::block)),
         bias_(arena.take<float>(static_cast<std::size_t>(padded_))) {
     std::copy_n(weights.fc1_bias + std::ptrdiff_t{layer} * weights.hidden, weights.hidden, bias_);
@@ -170,8 +170,7 @@ struct implementation<ops::retention_gates_t, host> {
       int const begin = i % tasks * rows;
       int const end = std::min(begin + rows, most_entries(batch, first));
       if (begin >= end) return;
-      detail::retention_gate_task task(exec.simd_level(), weights, first.layer,
-                                       detail::scratch_arena(exec.scratch(worker)));
+      detail::retention_gate_task task(exec, weights, first.layer, detail::scratch_arena(exec.scratch(worker)));
       task.run(hidden, first.sequence, begin, end, [&](int head, int row, float log_beta) {
         lane const one{first.sequence, first.layer, head};
         if (row < batch.committed(one)) out.row(one)[row] = log_beta;

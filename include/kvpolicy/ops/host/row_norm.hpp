@@ -22,18 +22,18 @@ struct implementation<ops::row_norm_t, host> {
   static void run(host_executor& exec, row_view const& rows, Combine const& combine, score_view const& out) {
     exec.for_each(out.segments(), [&](int segment, int) {
       lane const this_lane = out.lane_of(segment);
-      combine_rows(exec.simd_level(), rows, this_lane, 0, out.lanes.committed(this_lane), combine, out.row(segment));
+      combine_rows(exec, rows, this_lane, 0, out.lanes.committed(this_lane), combine, out.row(segment));
     });
   }
 
   /// Combines the norms of the entries [begin, end) of a lane.
   template <class Combine>
-  static void combine_rows(isa simd_level, row_view const& rows, lane this_lane, int begin, int end,
+  static void combine_rows(host_executor const& exec, row_view const& rows, lane this_lane, int begin, int end,
                            Combine const& combine, float* row) {
     if (is_fp8(rows.rows.element)) {
       for (int e = begin; e < end; ++e) row[e] = combine(row[e], scaled_norm(rows, this_lane, e));
     } else if (rows.rows.contiguous()) {
-      norms_of_lane(detail::norms_of_isa[simd_level], rows, this_lane, begin, end, combine, row);
+      norms_of_lane(detail::norms_of_isa[exec.simd_level()], rows, this_lane, begin, end, combine, row);
     } else {
       for (int e = begin; e < end; ++e) row[e] = combine(row[e], strided_norm(rows, rows.row(this_lane, e)));
     }
@@ -103,14 +103,15 @@ struct implementation<ops::record_norms_t, host> {
     int const all = out.lanes.committed(first);
     std::int64_t const fresh = all - recorded(out.rows.row(first), all);
     exec.for_each_range(out.segments(), fresh * rows.rows.dims * 4,
-                        [&](int begin, int end, int) { record(exec.simd_level(), rows, out, begin, end); });
+                        [&](int begin, int end, int) { record(exec, rows, out, begin, end); });
   }
 
  private:
   /// Records the norms of lanes [begin, end). All that it calls for a lane is short, and is inlined.
-  [[gnu::flatten]] static void record(isa simd_level, row_view const& rows, score_view const& out, int begin, int end) {
+  [[gnu::flatten]] static void record(host_executor const& exec, row_view const& rows, score_view const& out, int begin,
+                                      int end) {
     bool const plain = rows.rows.contiguous() && !is_fp8(rows.rows.element);
-    batch some(detail::norms_of_isa[simd_level], rows.rows.element, rows.rows.dims);
+    batch some(detail::norms_of_isa[exec.simd_level()], rows.rows.element, rows.rows.dims);
     detail::for_each_segment(out, begin, end, [&](int, lane one) {
       int const count = out.lanes.committed(one);
       float* const row = out.rows.row(one);
@@ -118,7 +119,7 @@ struct implementation<ops::record_norms_t, host> {
       if (plain && count - known < batch::most) {
         for (int e = known; e < count; ++e) some.add(rows.row(one, e), row + e);
       } else {
-        implementation<ops::row_norm_t, host>::combine_rows(simd_level, rows, one, known, count, negated{}, row);
+        implementation<ops::row_norm_t, host>::combine_rows(exec, rows, one, known, count, negated{}, row);
       }
     });
     some.finish();

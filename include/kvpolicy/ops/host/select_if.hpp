@@ -112,7 +112,7 @@ struct implementation<ops::select_if_t, host> {
     *keep.report = {};
     std::mutex counting;
     exec.for_each(scores.segments(), [&](int segment, int) {
-      report found{.nan_scores = pick(exec.simd_level(), scores, rule, segment, keep)};
+      report found{.nan_scores = pick(exec, scores, rule, segment, keep)};
       found.triggered = keep.indptr[segment + 1] < keep.seen[segment] ? 1 : 0;
       found.unobserved = found.triggered > 0 && detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
       found.emptied = detail::counts_emptied(rule) && keep.seen[segment] > 0 && keep.indptr[segment + 1] == 0 ? 1 : 0;
@@ -134,15 +134,15 @@ struct implementation<ops::select_if_t, host> {
   }
 
   template <class Rule>
-  static std::int64_t pick(isa simd_level, score_view const& scores, Rule const& rule, int segment,
+  static std::int64_t pick(host_executor const& exec, score_view const& scores, Rule const& rule, int segment,
                            keep_set const& keep) {
     lane const this_lane = scores.lane_of(segment);
     detail::scored_entries const in{scores.row(segment), scores.lanes.position.row(this_lane), this_lane,
                                     scores.lanes.committed(this_lane)};
     std::uint32_t* const bits = bits_of(scores, segment, keep);
-    detail::listing_kernels const& kernels = detail::listing_of_isa[simd_level];
-    detail::picked_entries found = simd_level >= isa::avx2 ? detail::pick_entries_avx2(kernels, rule, in, bits)
-                                                           : detail::pick_entries(kernels, rule, in, bits);
+    detail::listing_kernels const& kernels = detail::listing_of_isa[exec.simd_level()];
+    detail::picked_entries found = exec.simd_level() >= isa::avx2 ? detail::pick_entries_avx2(kernels, rule, in, bits)
+                                                                  : detail::pick_entries(kernels, rule, in, bits);
     if constexpr (detail::visits_forced<Rule>) detail::add_forced(scores, rule, in, bits, found);
     keep.note(segment, this_lane, in.count);
     keep.indptr[segment + 1] = found.kept;

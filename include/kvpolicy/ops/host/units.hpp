@@ -56,7 +56,7 @@ struct implementation<ops::drop_units_t, host> {
       gone[i] = {blocks.all - blocks.blocks, blocks.count - blocks.entries()};
       permute(in, this_lane, blocks, columns);
       if (!alone) return;
-      rewrite(exec.simd_level(), in, edit.list, this_lane, blocks);
+      rewrite(exec, in, edit.list, this_lane, blocks);
       *in.lanes.count.row(this_lane) = blocks.entries();
       int const* const behind = in.where.list(this_lane) + blocks.blocks;
       if (asks && owned) list(this_lane, {behind, behind + gone[i].blocks}, [](int) { return true; });
@@ -130,7 +130,7 @@ struct implementation<ops::drop_units_t, host> {
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
       if (!detail::owns_row(detail::rows_of(in.where, table), keep.lanes, this_lane)) return;
-      rewrite(exec.simd_level(), in, table, this_lane, find(exec, keep, in, i, worker));
+      rewrite(exec, in, table, this_lane, find(exec, keep, in, i, worker));
     });
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
@@ -202,12 +202,12 @@ struct implementation<ops::drop_units_t, host> {
   }
 
   /// Puts the blocks that stay before the others.
-  static void rewrite(isa simd_level, cache const& in, by_lane<int> const& table, lane this_lane,
+  static void rewrite(host_executor const& exec, cache const& in, by_lane<int> const& table, lane this_lane,
                       staying const& blocks) {
     int* const row = detail::list_row(table, in.where, this_lane);
     for (int b = 0; b < blocks.all; ++b) blocks.stays[b] ^= 1;
     int* const dropped = blocks.dropped;
-    int const gone = detail::listing_of_isa[simd_level].marked(blocks.stays, blocks.all, dropped);
+    int const gone = detail::listing_of_isa[exec.simd_level()].marked(blocks.stays, blocks.all, dropped);
     for (int i = 0; i < gone; ++i) dropped[i] = row[dropped[i]];
     for (int i = 0; i < blocks.blocks; ++i) row[i] = row[blocks.block[i]];  // which is at or behind i
     std::copy_n(dropped, gone, row + blocks.blocks);

@@ -36,11 +36,11 @@ struct implementation<ops::fill_holes_t, host> {
         auto const bound = static_cast<std::size_t>(in.lanes.bound);
         int* const dropped = arena.take<int>(bound + 1);
         std::span<int const> const gone(dropped, static_cast<std::size_t>(moves.gone()));
-        detail::list_dropped(exec.simd_level(), moves.kept, moves.committed, dropped);
+        detail::list_dropped(exec, moves.kept, moves.committed, dropped);
         if (detail::drops_few(moves.kept.size(), moves.committed)) moves.gaps = gone;
         work_space const space{arena.take<int>(bound + 1), arena.take<int>(bound + 1), arena.take<int>(bound + 1),
                                arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units))};
-        fill(exec.simd_level(), space, keep.lanes, in, list, this_lane, moves, gone);
+        fill(exec, space, keep.lanes, in, list, this_lane, moves, gone);
       }
       detail::permute_lane(in, this_lane, moves, columns);
     });
@@ -63,11 +63,12 @@ struct implementation<ops::fill_holes_t, host> {
   };
 
   /// Compacts one list, and the rows of all lanes that share it.
-  static void fill(isa simd_level, work_space const& space, lanes const& all, cache const& in, by_lane<int> const& list,
-                   lane this_lane, detail::lane_moves const& moves, std::span<int const> gone) {
+  static void fill(host_executor const& exec, work_space const& space, lanes const& all, cache const& in,
+                   by_lane<int> const& list, lane this_lane, detail::lane_moves const& moves,
+                   std::span<int const> gone) {
     int* const slot = detail::list_row(list, in.where, this_lane);
     int const count = moves.committed + moves.drafts, many = moves.gone();
-    int const lowest = list_highest(simd_level, {slot, static_cast<std::size_t>(count)}, many, in.where.units, space);
+    int const lowest = list_highest(exec, {slot, static_cast<std::size_t>(count)}, many, in.where.units, space);
     for (int i = 0; i < many; ++i) space.vacated[i] = slot[space.high[i]];
     ascend(space.marks, space.vacated, many);
     int const holes = list_holes(slot, gone, lowest, space.holes);
@@ -80,17 +81,15 @@ struct implementation<ops::fill_holes_t, host> {
     }
     detail::move_numbers<int>(reinterpret_cast<std::byte*>(slot), moves);
     std::copy_n(space.vacated, many, slot + moves.count());
-    detail::unit_pools(in, list, all).for_each_sharing(all, this_lane, [&](lane one) {
-      move(simd_level, in, one, rows);
-    });
+    detail::unit_pools(in, list, all).for_each_sharing(all, this_lane, [&](lane one) { move(exec, in, one, rows); });
   }
 
   /// Lists the places of the `many` highest of distinct slots, ascending, and returns a number that exactly these are
   /// not below. In a pool without gaps the first guess is right, because no more than `many` slots fit there.
-  static int list_highest(isa simd_level, std::span<int const> slots, int many, std::int64_t units,
+  static int list_highest(host_executor const& exec, std::span<int const> slots, int many, std::int64_t units,
                           work_space const& space) {
     auto const list_from = [&, count = static_cast<int>(slots.size())](int least) {
-      return detail::listing_of_isa[simd_level].rows(slots.data(), count, least, space.high);
+      return detail::listing_of_isa[exec.simd_level()].rows(slots.data(), count, least, space.high);
     };
     int const guess = static_cast<int>(std::max(std::int64_t{1}, units - many));
     if (list_from(guess) == many) return guess;
@@ -152,12 +151,12 @@ struct implementation<ops::fill_holes_t, host> {
     }
   }
 
-  static void move(isa simd_level, cache const& in, lane this_lane, slot_moves const& moves) {
+  static void move(host_executor const& exec, cache const& in, lane this_lane, slot_moves const& moves) {
     plane const* before = nullptr;
     auto const move_one = [&](plane const& rows, plane const* next) {
       if (moves.are_few()) return move_few(rows, next, this_lane, moves);
       detail::move_rows(
-          simd_level, rows, {0, moves.count}, [&](int i) { return row(rows, this_lane, moves.from[i]); },
+          exec, rows, {0, moves.count}, [&](int i) { return row(rows, this_lane, moves.from[i]); },
           [&](int i) { return row(rows, this_lane, moves.to[i]); });
     };
     detail::for_each_moved_plane(in, [&](plane const& next) {

@@ -32,16 +32,16 @@ class write_gate_task {
            scratch_of<float>(sizes::rows_of_a_tile * sizes::block) + scratch_of<float>(entries);
   }
 
-  write_gate_task(isa simd_level, write_gate_weights const& weights, lane this_lane, scratch_arena arena)
-      : blocks_(products_of_isa<sizes::block>[simd_level]),
-        gates_(gates_of_isa[simd_level]),
-        perceive_(residual_of_isa[simd_level].perceive),
+  write_gate_task(host_executor const& exec, write_gate_weights const& weights, lane this_lane, scratch_arena arena)
+      : blocks_(products_of_isa<sizes::block>[exec.simd_level()]),
+        gates_(gates_of_isa[exec.simd_level()]),
+        perceive_(residual_of_isa[exec.simd_level()].perceive),
         weights_(weights),
         lanes_(this_lane),
         index_(std::int64_t{this_lane.layer} * weights.heads + this_lane.head),
         columns_(2 * weights.dims),
         x_(arena.take<float>(static_cast<std::size_t>(rows(weights)) * static_cast<std::size_t>(columns_))),
-        block_(simd_level, arena.take<float>(gate_block::scratch_floats(columns_))),
+        block_(exec, arena.take<float>(gate_block::scratch_floats(columns_))),
         tile_(arena.take<float>(sizes::rows_of_a_tile * sizes::block)),
         sums_(arena.take<float>(static_cast<std::size_t>(rows(weights)))) {}
 
@@ -135,7 +135,7 @@ struct implementation<ops::write_gates_t, host> {
       int const begin = i % tasks * rows;
       int const end = std::min(begin + rows, batch.committed(one));
       if (begin >= end) return;
-      detail::write_gate_task task(exec.simd_level(), weights, one, detail::scratch_arena(exec.scratch(worker)));
+      detail::write_gate_task task(exec, weights, one, detail::scratch_arena(exec.scratch(worker)));
       task.run(pre, post, begin, end, out.row(one));
     });
   }

@@ -22,9 +22,14 @@ class lane_logits {
   }
 
   lane_logits() = default;
-  lane_logits(isa simd_level, keys const& from, query_view const& rows, lane this_lane, row_range range,
+  lane_logits(host_executor const& exec, keys const& from, query_view const& rows, lane this_lane, row_range range,
               scratch_arena& arena)
-      : simd_level_(simd_level), keys_(&from), rows_(&rows), lanes_(this_lane), range_(range), dims_(from.rows.dims) {
+      : simd_level_(exec.simd_level()),
+        keys_(&from),
+        rows_(&rows),
+        lanes_(this_lane),
+        range_(range),
+        dims_(from.rows.dims) {
     auto const d = static_cast<std::size_t>(dims_);
     packed_ = arena.take<float>(storage * floats_of_a_block(dims_) + floats_of_a_tile(dims_) + d);
     tile_ = packed_ + storage * floats_of_a_block(dims_);

@@ -24,7 +24,7 @@ class lane_mass {
   }
 
   /// `scores` has the lanes, and says which entries are candidates if only they count. It is not written.
-  lane_mass(isa simd_level, keys const& from, query_view const& rows, attention_mass_options const& how,
+  lane_mass(host_executor const& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
             score_view const& scores, lane this_lane, std::span<std::byte> memory)
       : rows_(rows),
         how_(how),
@@ -40,7 +40,7 @@ class lane_mass {
     total_ = arena.take<float>(n);
     scales_ = arena.take<float>(most_rows * most_stretches);
     choose_rows();
-    logits_ = lane_logits(simd_level, from, rows, this_lane, {begin_, count_, group_}, arena);
+    logits_ = lane_logits(exec, from, rows, this_lane, {begin_, count_, group_}, arena);
   }
 
   /// How many lanes' masses the scratch of one worker can store beside the current block. Blocks of 16 rows use only

@@ -36,11 +36,11 @@
 #define KVPOLICY_PRAGMA_OF(...) _Pragma(#__VA_ARGS__)
 #define KVPOLICY_PRAGMA(...) KVPOLICY_PRAGMA_OF(__VA_ARGS__)
 #if defined(__clang__)
-#define KVPOLICY_BEGIN_REGION(isa) \
-  KVPOLICY_PRAGMA(clang attribute push(__attribute__((target(isa))), apply_to = function))
+#define KVPOLICY_BEGIN_REGION(instructions) \
+  KVPOLICY_PRAGMA(clang attribute push(__attribute__((target(instructions))), apply_to = function))
 #define KVPOLICY_END_REGION KVPOLICY_PRAGMA(clang attribute pop)
 #else
-#define KVPOLICY_BEGIN_REGION(isa) KVPOLICY_PRAGMA(GCC push_options) KVPOLICY_PRAGMA(GCC target(isa))
+#define KVPOLICY_BEGIN_REGION(instructions) KVPOLICY_PRAGMA(GCC push_options) KVPOLICY_PRAGMA(GCC target(instructions))
 #define KVPOLICY_END_REGION KVPOLICY_PRAGMA(GCC pop_options)
 #endif
 
