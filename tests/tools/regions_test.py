@@ -22,7 +22,7 @@ def functions_with_vectors(compiler, include, level, folder):
     source, made = folder / "kernels.cpp", folder / f"kernels{level}.o"
     tables = [(name, rows) for name in KERNELS for rows in (("<4>", "<16>", "<32>") if name in OF_ROWS else ("",))]
     source.write_text("".join(f"#include <kvpolicy/ops/host/kernels/{name}.hpp>\n" for name in KERNELS) +
-                      "".join(f"auto const& table_{i}(kvpolicy::isa level) {{ return kvpolicy::detail::{name}_for{rows}(level); }}\n"
+                      "".join(f"auto const& table_{i}(kvpolicy::isa level) {{ return kvpolicy::detail::{name}_of_isa{rows}[level]; }}\n"
                               for i, (name, rows) in enumerate(tables)))
     subprocess.run([compiler, "-std=c++20", level, "-I", include, "-c", source, "-o", made], check=True)
     shown = subprocess.run(["objdump", "-d", "--no-show-raw-insn", made], check=True, capture_output=True, text=True).stdout

@@ -59,7 +59,6 @@ struct implementation<ops::fill_holes_t, host> {
     int* from;
     int* to;
     int count;
-    [[nodiscard]] bool are_few() const { return count <= 256; }  ///< more rows are written past the cache
   };
 
   /// Compacts one list, and the rows of all lanes that share it.
@@ -75,10 +74,6 @@ struct implementation<ops::fill_holes_t, host> {
     // The number of rows that move equals the number of holes, which is at most half of the lane's rows.
     slot_moves const rows{space.holes + holes, space.holes, holes};
     take_holes(slot, {space.high, static_cast<std::size_t>(many)}, gone, rows);
-    if (rows.are_few()) {
-      if (space.vacated[many - 1] - lowest <= in.lanes.bound) put_in_order(rows, lowest, space.high);
-      fetch_holes(in.k, this_lane, rows);  // while the list is edited
-    }
     detail::move_numbers<int>(reinterpret_cast<std::byte*>(slot), moves);
     std::copy_n(space.vacated, many, slot + moves.count());
     detail::unit_pools(in, list, all).for_each_sharing(all, this_lane, [&](lane one) { move(exec, in, one, rows); });
@@ -136,55 +131,20 @@ struct implementation<ops::fill_holes_t, host> {
     }
   }
 
-  /// Sorts moves by the slots from which rows move, so that the processor fetches them by itself. `targets` has memory
-  /// for each slot from `lowest` to the highest of them.
-  static void put_in_order(slot_moves const& rows, int lowest, int* targets) {
-    if (rows.count == 0) return;
-    int const slots = *std::max_element(rows.from, rows.from + rows.count) - lowest + 1;
-    std::fill_n(targets, slots, -1);
-    for (int i = 0; i < rows.count; ++i) targets[rows.from[i] - lowest] = rows.to[i];
-    int sorted = 0;
-    for (int s = 0; s < slots; ++s) {
-      if (targets[s] < 0) continue;
-      rows.from[sorted] = lowest + s;
-      rows.to[sorted++] = targets[s];
-    }
-  }
-
   static void move(host_executor const& exec, cache const& in, lane this_lane, slot_moves const& moves) {
-    plane const* before = nullptr;
-    auto const move_one = [&](plane const& rows, plane const* next) {
-      if (moves.are_few()) return move_few(rows, next, this_lane, moves);
+    detail::for_each_moved_plane(in, [&](plane const& rows) {
+      int const bytes = moves.count <= 256 && rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
+      for (int i = 0; i < moves.count; ++i) {  // holes are scattered, so nothing else fetches them
+        for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row(rows, this_lane, moves.to[i]) + at, 1, 2);
+      }
       detail::move_rows(
           exec, rows, {0, moves.count}, [&](int i) { return row(rows, this_lane, moves.from[i]); },
           [&](int i) { return row(rows, this_lane, moves.to[i]); });
-    };
-    detail::for_each_moved_plane(in, [&](plane const& next) {
-      if (before != nullptr) move_one(*before, &next);
-      before = &next;
     });
-    move_one(*before, nullptr);
-  }
-
-  /// Moves the rows of a plane, and fetches those of the next one meanwhile, which may be null.
-  static void move_few(plane const& rows, plane const* next, lane this_lane, slot_moves const& moves) {
-    for (int i = 0; i < moves.count; ++i) {
-      if (next != nullptr) fetch(*next, this_lane, moves.to[i]);
-      detail::move_row(rows, row(rows, this_lane, moves.from[i]), row(rows, this_lane, moves.to[i]));
-    }
   }
 
   static std::byte* row(plane const& rows, lane this_lane, int slot) {
     return rows.row(this_lane.layer, {slot, 0}, this_lane.head);
-  }
-  /// Fetches the lines of rows that will be written. Holes are scattered, so nothing else fetches them.
-  static void fetch_holes(plane const& rows, lane this_lane, slot_moves const& moves) {
-    for (int i = 0; i < moves.count; ++i) fetch(rows, this_lane, moves.to[i]);
-  }
-  static void fetch(plane const& rows, lane this_lane, int slot) {
-    constexpr int line = 64;
-    int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
-    for (int at = 0; at < bytes; at += line) __builtin_prefetch(row(rows, this_lane, slot) + at, 1, 2);
   }
 };
 
