@@ -83,7 +83,8 @@ constexpr typename Stage::wraps const& inner_of(Stage const& around) {
 struct no_answer {};
 
 /// Asks a scorer, or else the one inside a stage: calls `question` with the outermost one that it can be called with,
-/// and returns what it returns. Returns `otherwise` if there is none.
+/// and returns what it returns. Returns `otherwise` if there is none. A lambda says by its return type with which
+/// scorers it can be called: nvcc drops a lambda's constraints.
 template <class Score, class Question, class Otherwise = no_answer>
 constexpr auto ask(Score const& score, Question const& question, [[maybe_unused]] Otherwise const& otherwise = {}) {
   if constexpr (std::invocable<Question const&, Score const&>) {
@@ -108,9 +109,7 @@ template <class Stage>
 /// the scorer inside.
 template <class Scorer>
 [[nodiscard]] constexpr auto recorders_of(Scorer const& score) {
-  constexpr auto question = []<class S>(S const& one)
-    requires requires { one.recorders(); }
-  { return one.recorders(); };
+  constexpr auto question = [](auto const& one) -> decltype(one.recorders()) { return one.recorders(); };
   return detail::ask(score, question, std::tuple<>{});
 }
 

@@ -43,32 +43,31 @@ std::string recorded_signal(Recorder const&) {
   return std::string(Recorder::provides::name) + " from " + listed_names(signal_names(typename Recorder::needs{}));
 }
 
+using names_of_parts = std::vector<std::string>;
+
 /// The names of the signals that a scorer reads, and what its recorders keep.
 template <class Score>
-std::vector<std::string> signals_read(Score const& score) {
-  return ask(score, []<class S>(S const& one)
-               requires(erased<S> || !stage<S>)
-             {
-               if constexpr (erased<S>) {
-                 return one.text().reads;
-               } else {
-                 return signal_names(typename S::needs{});
-               }
-             });
+names_of_parts signals_read(Score const& score) {
+  return ask(score, []<class S>(S const& one) -> std::enable_if_t<!stage<S>, names_of_parts> {
+    if constexpr (erased<S>) {
+      return one.text().reads;
+    } else {
+      return signal_names(typename S::needs{});
+    }
+  });
 }
 template <class Score>
-std::vector<std::string> signals_recorded(Score const& score) {
-  return ask(score, []<class S>(S const& one)
-               requires(!stage<S> || requires { one.recorders(); })
-             {
-               if constexpr (erased<S>) {
-                 return one.text().records;
-               } else {
-                 return std::apply(
-                     [](auto const&... each) { return std::vector<std::string>{recorded_signal(each)...}; },
-                     recorders_of(one));
-               }
-             });
+concept says_its_recorders = requires(Score const& score) { score.recorders(); };
+template <class Score>
+names_of_parts signals_recorded(Score const& score) {
+  return ask(score, []<class S>(S const& one) -> std::enable_if_t<!stage<S> || says_its_recorders<S>, names_of_parts> {
+    if constexpr (erased<S>) {
+      return one.text().records;
+    } else {
+      return std::apply([](auto const&... each) { return names_of_parts{recorded_signal(each)...}; },
+                        recorders_of(one));
+    }
+  });
 }
 
 /// The part as it prints, or `otherwise` if it has no text.
@@ -79,21 +78,18 @@ std::string part_or(Part const& part, char const* otherwise) {
 }
 
 template <class Score>
-std::vector<std::string> forced_by_scorer(Score const& score) {
-  using names = std::vector<std::string>;
-  return ask(score, []<class S>(S const& one)
-               requires(!stage<S> || requires { one.forces(); })
-             {
-               if constexpr (erased<S>) {
-                 return one.text().forced;
-               } else if constexpr (requires { one.forces(); }) {
-                 return names{"the scorer's " + part_or(one.forces(), "own entries")};
-               } else if constexpr (ranks_candidates<S>) {
-                 return names{"what the scorer's signals say"};
-               } else {
-                 return names{};
-               }
-             });
+names_of_parts forced_by_scorer(Score const& score) {
+  return ask(score, []<class S>(S const& one) -> std::enable_if_t<!stage<S> || says_what_it_forces<S>, names_of_parts> {
+    if constexpr (erased<S>) {
+      return one.text().forced;
+    } else if constexpr (says_what_it_forces<S>) {
+      return {"the scorer's " + part_or(one.forces(), "own entries")};
+    } else if constexpr (ranks_candidates<S>) {
+      return {"what the scorer's signals say"};
+    } else {
+      return {};
+    }
+  });
 }
 
 template <class Policy>

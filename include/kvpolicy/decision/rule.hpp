@@ -73,27 +73,34 @@ struct decision_rule {
 /// What a scorer forces, as a protection.
 template <class Score>
 constexpr auto forces_of(Score const& score) {
-  constexpr auto question = []<class S>(S const& one)
-    requires requires { one.forces(); }
-  { return one.forces(); };
+  constexpr auto question = [](auto const& one) -> decltype(one.forces()) { return one.forces(); };
   return ask(score, question, nothing{});
 }
+
+template <class Score>
+concept says_what_it_forces = requires(Score const& score) { score.forces(); };
+template <class Score, class Bag>
+concept forces_by_signals = requires(Score const& score, Bag const& in) { score.forces(in); };
+
+template <class Bag>
+struct asks_what_it_forces {
+  Bag const& in;
+  template <class Score>
+    requires(says_what_it_forces<Score> || forces_by_signals<Score, Bag>)
+  constexpr auto operator()(Score const& score) const {
+    if constexpr (forces_by_signals<Score, Bag>) {
+      static_assert(may_rank_candidates<Score>, "kvpolicy: a scorer whose signals say what it forces ranks candidates");
+      return score.forces(in);
+    } else {
+      return score.forces();
+    }
+  }
+};
 
 /// The same for a scorer whose forced entries may depend on the signals: it has `forces(in)`.
 template <class Score, class Bag>
 constexpr auto forces_of(Score const& score, Bag const& in) {
-  auto const question = [&]<class S>(S const& one)
-    requires(
-        requires { one.forces(in); } || requires { one.forces(); })
-  {
-    if constexpr (requires { one.forces(in); }) {
-      static_assert(may_rank_candidates<S>, "kvpolicy: a scorer whose signals say what it forces ranks candidates");
-      return one.forces(in);
-    } else {
-      return one.forces();
-    }
-  };
-  return ask(score, question, nothing{});
+  return ask(score, asks_what_it_forces<Bag>{in}, nothing{});
 }
 
 /// Fires if the policy's trigger and the scorer's own trigger both fire.
@@ -112,9 +119,7 @@ struct both_trigger {
 /// Calls visit(trigger) with the scorer's own trigger, if it has one; returns `otherwise` if it has none.
 template <class Score, class Visit, class Otherwise>
 constexpr auto with_own_trigger(Score const& score, Visit const& visit, Otherwise const& otherwise) {
-  auto const question = [&]<class S>(S const& one)
-    requires requires { one.triggers(); }
-  { return visit(one.triggers()); };
+  auto const question = [&](auto const& one) -> decltype(visit(one.triggers())) { return visit(one.triggers()); };
   return ask(score, question, otherwise);
 }
 

@@ -80,20 +80,19 @@ struct scorer_interface {
 /// The text of a scorer's field, or of the scorer inside a stage.
 template <class Score>
 std::optional<std::string> field_text_of(Score const& score, std::string_view name) {
-  return ask(score, [&]<class S>(S const& one)
-               requires(erased<S> || !stage<S>)
-             {
-               if constexpr (erased<S>) {
-                 return one.field_text(name);
-               } else {
-                 std::optional<std::string> found;
-                 auto const look = [&](auto const& each) {
-                   if (each.name == name) found = to_string(one.*each.member);
-                 };
-                 with_fields<S>([&](auto const&... each) { (look(each), ...); });
-                 return found;
-               }
-             });
+  using text = std::optional<std::string>;
+  return ask(score, [&]<class S>(S const& one) -> std::enable_if_t<!stage<S>, text> {
+    if constexpr (erased<S>) {
+      return one.field_text(name);
+    } else {
+      text found;
+      auto const look = [&](auto const& each) {
+        if (each.name == name) found = to_string(one.*each.member);
+      };
+      with_fields<S>([&](auto const&... each) { (look(each), ...); });
+      return found;
+    }
+  });
 }
 
 /// True for a stage around an erased scorer: that scorer answers.

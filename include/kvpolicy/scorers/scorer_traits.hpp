@@ -37,12 +37,22 @@ inline constexpr granularity decides_inside = [] {
 
 namespace detail {
 
+template <class Score>
+inline constexpr bool decides_itself = [] {
+  if constexpr (stage<Score>) {
+    return std::is_member_object_pointer_v<decltype(&Score::decides)>;
+  } else {
+    return true;
+  }
+}();
+
 /// Which lanes decide together. A stage whose `decides` is a constant decides as the scorer inside.
 template <class Score>
 constexpr granularity decides_of(Score const& score) {
-  return ask(score, []<class S>(S const& one)
-               requires(!stage<S> || std::is_member_object_pointer_v<decltype(&S::decides)>)
-             { return granularity{one.decides}; });
+  constexpr auto question = []<class S>(S const& one) -> std::enable_if_t<decides_itself<S>, granularity> {
+    return one.decides;
+  };
+  return ask(score, question);
 }
 
 /// A scorer that may put entries first: `places()` says how many, and `rest_scores(in)` is the function of an entry by
@@ -101,9 +111,9 @@ inline constexpr bool may_rank_candidates = [] {
 /// or 0 if it has no such member.
 template <class Score>
 constexpr int spare_rows(Score const& score, lanes const& batch, shape const& model) {
-  auto const question = [&]<class S>(S const& one)
-    requires requires { one.spare_rows(batch, model); }
-  { return one.spare_rows(batch, model); };
+  auto const question = [&](auto const& one) -> decltype(one.spare_rows(batch, model)) {
+    return one.spare_rows(batch, model);
+  };
   return ask(score, question, 0);
 }
 
@@ -134,16 +144,13 @@ void refuse_given([[maybe_unused]] char const* call, [[maybe_unused]] Score cons
 /// Refuses signals whose error only shows in their data, before anything is written: the hook `refuse`.
 template <class Score, class Executor, class Bag>
 void refuse_data(Score const& score, Executor& exec, Bag const& in) {
-  ask(
-      score, [&]<class S>(S const& one)
-        requires requires { one.refuse(exec, in); }
-      { one.refuse(exec, in); });
+  ask(score, [&](auto const& one) -> decltype(one.refuse(exec, in)) { one.refuse(exec, in); });
 }
 
 /// Calls visit(scorer) with the scorer that puts entries first: this one, or the one inside a stage.
 template <class Score, class Visit>
 void with_first_of(Score const& score, Visit const& visit) {
-  ask(score, [&]<puts_first S>(S const& one) {
+  ask(score, [&]<class S>(S const& one) -> std::enable_if_t<puts_first<S>> {
     if constexpr (erased<S>) {
       if (!one.facts().first) return;
     }

@@ -36,8 +36,10 @@ inline int pool_inside(pooling const& by, float const* scores, int begin, int en
     each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
       store(Mean ? all[v] / static_cast<float>(how.width) : all[v], to + at + width * v);
     });
-    if (Mean || !has_nan(first, how.width - 1)) continue;
-    for (int e = at; e < at + scores_of_a_pool; ++e) to[e] = pooled(how, scores, end + how.width / 2, e);
+    if constexpr (!Mean) {
+      int const there = has_nan(first, how.width - 1) ? scores_of_a_pool : 0;
+      for (int e = at; e < at + there; ++e) to[e] = pooled(how, scores, end + how.width / 2, e);
+    }
   }
   return end;
 }
