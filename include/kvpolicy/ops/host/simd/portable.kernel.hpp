@@ -103,7 +103,8 @@ struct mask {
 };
 [[gnu::always_inline]] inline ints load_as(ints, int const* from) {
   ints made;
-  get_once(made.of, from);
+  get(made.of, from);
+  once(made.of);
   return made;
 }
 [[gnu::always_inline]] inline ints same_as(ints, int value) { return {typename vector_of<width>::ints{} + value}; }
