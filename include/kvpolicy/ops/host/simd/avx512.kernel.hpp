@@ -227,7 +227,8 @@ template <int I>
 }
 [[gnu::always_inline]] inline four sums_of_four(floats a, floats b, floats c, floats d) {
   __m512 const all = add_fours(a, b, c, d).of;
-  __m256 const two = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_maskz_extractf32x8_ps(0xFF, all, 1));
+  __m256 const two =
+      _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xFF, all, 0), _mm512_maskz_extractf32x8_ps(0xFF, all, 1));
   return {_mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1))};
 }
 /// Rows of a square of four become its columns.
