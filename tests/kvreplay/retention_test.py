@@ -6,13 +6,10 @@
 Needs numpy; without it every test is skipped, and says so.
 """
 
-import json
-import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
-from reference_test import PROGRAM, as_dtype, best, np
+from program import Runs
+from reference_test import as_dtype, best, np
 from traces import ragged, read, write_arrays
 
 LAYERS, HEADS, N, ROW = 2, 3, 90, 4
@@ -68,12 +65,8 @@ def decode_pooled(log_beta, positions, start, budget, floor, buffer=1, offset=0,
 
 
 @unittest.skipIf(np is None, "there is no numpy")
-class Retention(unittest.TestCase):
+class Retention(Runs):
     policy = "trim_kv"
-
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
 
     def write(self, seed, dtype, gap=0, lanes=1):
         """`lanes`: what the retention of each is scaled by."""
@@ -84,12 +77,8 @@ class Retention(unittest.TestCase):
                                  "positions": ("I64", positions_of(gap).astype(np.int64))})
         return exact.astype(np.float32).reshape(LAYERS * HEADS, N)
 
-    def replay(self, *arguments):
-        done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--out", self.out, "--json", *map(str, arguments)],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.told = json.loads(done.stdout)
-        return read(self.out)
+    def run_program(self, *arguments, **fields):
+        return super().run_program("--policy", self.policy, *arguments, **fields)
 
     def scores(self, result):
         return np.array(result["scores"][1]).reshape(result["scores"][0])
@@ -148,9 +137,7 @@ class Retention(unittest.TestCase):
     def test_a_buffer_that_is_none_is_refused_though_a_prefill_does_not_wait_for_it(self):
         self.write(3, "F32")
         for value in ("abc", "-7", "0"):
-            done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--budget", "5", "--set", f"buffer={value}"],
-                                  capture_output=True, text=True, check=False)
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+            self.fails(self.run_program("--budget", 5, buffer=value))
         result = self.replay("--budget", 5, "--budget-scope", "lane", "--set", " buffer=100")
         self.assertEqual([len(kept) for kept in ragged(result)], [5] * (LAYERS * HEADS))
         self.assertIn("buffer=100", self.told["spec"])
@@ -158,10 +145,7 @@ class Retention(unittest.TestCase):
     def test_a_trace_without_log_beta_is_refused(self):
         rows = np.zeros((1, 1, 4, ROW), np.float32)
         write_arrays(self.path, {"keys": ("F32", rows), "values": ("F32", rows)})
-        done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--budget", "2"], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("log_beta", done.stderr)
-        self.assertEqual(done.stderr.count("\n"), 1)
+        self.refused("log_beta", "--budget", 2)
 
 
 @unittest.skipIf(np is None, "there is no numpy")
@@ -223,9 +207,7 @@ class OverSteps(Retention):
     def test_values_it_refuses(self):
         self.write(3, "F32")
         for value in ("steps=0", "steps=x", "buffer=0", "window=-1", "age_offset=2"):
-            done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--budget", "5", "--set", value], capture_output=True, text=True, check=False)
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-            self.assertIn(value.partition("=")[0], done.stderr)
+            self.refused(value.partition("=")[0], "--budget", 5, "--set", value)
 
 
 if __name__ == "__main__":

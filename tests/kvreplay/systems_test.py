@@ -8,20 +8,19 @@ themselves agree to the same. A system that the program does not know fails. Nee
 """
 
 import json
-import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
-NAMED = [sys.argv.pop(2) for _ in sys.argv[2:]]  # before reference_test takes the program
+NAMED = [sys.argv.pop(2) for _ in sys.argv[2:]]  # before `program` takes the program
 KNOWN = [line for line in (Path(__file__).parent / "systems.txt").read_text().split("\n") if line and not line.startswith("#")]
 
 import admission_test
 import oracles
 from admission_test import admitted, run_lane
 from oracles import NEAR, budget_of, first_ones, last_ones, np, ranking
-from reference_test import PROGRAM, Trace, as_dtype
+from program import Runs, listed
+from reference_test import Trace, as_dtype
 from traces import ragged, read, write_arrays
 
 
@@ -62,30 +61,11 @@ class Decision:
 
 
 @unittest.skipIf(np is None, "there is no numpy")
-class System(unittest.TestCase):
+class System(Runs):
     policy, told = None, {"nan_scores": None}
 
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
-
-    def write(self, trace, metadata=None, without=()):
-        write_arrays(self.path, {name: one for name, one in trace.stored.items() if name not in without}, metadata)
-
-    def run_program(self, *arguments):
-        self.out.unlink(missing_ok=True)
-        return subprocess.run([PROGRAM, self.path, "--out", self.out, "--json", *map(str, arguments)], capture_output=True, text=True, check=False)
-
     def replay(self, *arguments, **fields):
-        sets = [part for name, value in fields.items() for part in ("--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}")]
-        files = []
-        for threads in (1, 2):
-            done = self.run_program("--policy", self.policy, "--threads", threads, *arguments, *sets)
-            self.assertEqual(done.returncode, 0, f"{self.policy} {arguments} {fields}: {done.stderr}")
-            files.append(self.out.read_bytes())
-        self.assertEqual(files[0], files[1], "threads change the result")
-        self.told = json.loads(done.stdout)
-        return read(self.out)
+        return self.replay_in_threads((1, 2), "--policy", self.policy, *arguments, **fields)
 
     def decides(self, decision, *arguments, **fields):
         """Runs the program, and compares what it decided."""
@@ -984,19 +964,14 @@ class SideQuest(System):
                 if values is not None:
                     trace.stored[name] = ("I32", np.array(values, np.int32))
             self.write(trace)
-            done = self.run_program("--policy", self.policy)
-            with self.subTest(begin=begin, end=end, said=done.stderr):
-                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-                self.assertIn(said, done.stderr)
+            self.fails(self.run_program("--policy", self.policy), said, begin=begin, end=end)
 
     def test_a_budget_is_refused(self):
         trace = small(7, 30)
         trace.stored["stale_begin"] = trace.stored["stale_end"] = ("I32", np.array([4], np.int32))
         self.write(trace)
         for more in (("--budget", 10), ("--ratio", 0.5)):
-            done = self.run_program("--policy", self.policy, *more)
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-            self.assertIn(f"{more[0]} = {more[1]}, but at_least keeps however many", done.stderr)
+            self.refused(f"{more[0]} = {more[1]}, but at_least keeps however many", "--policy", self.policy, *more)
 
 
 SYSTEMS = {"pyramid_kv": PyramidKv, "observed_attention": ObservedAttention, "lookahead_kv": LookaheadKv, "dapq": Dapq, "fast_kvzip": FastKvzip,
@@ -1026,11 +1001,7 @@ class Contract(System):
     system = None
 
     def refused(self, text, *arguments):
-        done = self.run_program("--policy", self.system, *arguments)
-        with self.subTest(arguments=arguments, said=done.stderr):
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-            self.assertIn(text, done.stderr)
-            self.assertFalse(self.out.exists())
+        super().refused(text, "--policy", self.system, *arguments)
 
     def a_trace(self, without=()):
         trace = small(0, 40)
@@ -1046,14 +1017,13 @@ class Contract(System):
         self.budget = {"kvzap": (), "attention_gate": (), "side_quest": (), "lu_kv": ("--ratio", 0.5, "--set", "scores=mine")}.get(self.system, ("--budget", 20))
 
     def test_fields_defaults_modes_and_what_it_decides_for(self):
-        done = subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True)
-        listed = {one["name"]: one for one in json.loads(done.stdout)}
-        self.assertIn(self.system, listed)
+        known = listed()
+        self.assertIn(self.system, known)
         fields, modes, granularity, _, _ = CONTRACTS[self.system]
-        found = {one["name"]: as_number(one["default"]) for one in listed[self.system]["fields"]}
+        found = {one["name"]: as_number(one["default"]) for one in known[self.system]["fields"]}
         self.assertEqual(found, {name: as_number(value) for name, _, value in (one.partition("=") for one in fields.split())})
-        self.assertEqual([mode for mode in listed[self.system]["modes"] if mode in ("prefill", "decode", "turns", "chunks", "select")], modes.split())
-        self.assertEqual(listed[self.system]["granularity"], granularity)
+        self.assertEqual([mode for mode in known[self.system]["modes"] if mode in ("prefill", "decode", "turns", "chunks", "select")], modes.split())
+        self.assertEqual(known[self.system]["granularity"], granularity)
 
     def test_a_tensor_that_is_missing_is_named(self):
         needed = CONTRACTS[self.system][3]
