@@ -186,11 +186,7 @@ class Admission(Runs):
         trace = Small(20, 40, layers=3, kv_heads=3)
         self.write(trace)
         for mode in (("--mode", "decode", "--prefill", 11), ()):
-            files = []
-            for threads in (1, 3):
-                self.replay("wg_kv", *mode, "--threads", threads, "--attend", window=8, page=4, threshold=.5)
-                files.append(self.out.read_bytes())
-            self.assertEqual(*files)
+            self.replay_in_threads((1, 3), "wg_kv", *mode, "--attend", window=8, page=4, threshold=.5)
 
     def test_a_cap_keeps_who_came_first(self):
         trace = Small(21, 30, layers=2, kv_heads=2)

@@ -56,7 +56,8 @@ def with_last(values, value):
 
 class BadTraces(Runs):
     def replay(self, *arguments):
-        done = called(self.path, "--policy", "snapkv", "--set", "window=2", "--budget", 3, "--out", self.out, *arguments)
+        done = called(self.path, "--policy", "snapkv", "--set", "window=2", "--budget", 3, "--out", self.out,
+                      *arguments)
         return done, [path.name for path in self.folder.iterdir() if path.name.startswith("out")]
 
     def refused(self, what, found, *arguments):
@@ -171,7 +172,8 @@ class BadTraces(Runs):
                 tensors = {name: one for name, one in good().items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
                 write(self.path, tensors)
                 budget = () if policy["name"] == "side_quest" else ("--budget", "3")
-                done = self.run_program("--policy", policy["name"], *budget, "--mode", policy["modes"][0], **fields.get(policy["name"], {}))
+                mode = ("--mode", policy["modes"][0])
+                done = self.run_program("--policy", policy["name"], *budget, *mode, **fields.get(policy["name"], {}))
                 named = () if policy["name"] == "lu_kv" else (words.get(signal, begins),)
                 self.fails(done, *named, policy=policy["name"], signal=signal)
 
@@ -192,7 +194,8 @@ class BadTraces(Runs):
             write(self.path, {name: good()[name] for name in signals})
             self.fails(self.run_program("--policy", policy, "--budget", 3), f"needs signal {lacks}")
         write(self.path, {"keys": good()["keys"]})
-        self.fails(self.run_program("--policy", "external", "--budget", 3, name="other"), "tensor external.other = missing")
+        done = self.run_program("--policy", "external", "--budget", 3, name="other")
+        self.fails(done, "tensor external.other = missing")
 
     def test_modes_ask_for_what_they_read(self):
         write(self.path, {"keys": good()["keys"], "queries": good()["queries"]})

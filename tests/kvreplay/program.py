@@ -29,12 +29,15 @@ class Runs(unittest.TestCase):
         self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
 
     def write(self, trace, metadata=None, without=(), **more):
-        write_arrays(self.path, {name: one for name, one in {**trace.stored, **more}.items() if name not in without}, metadata)
+        tensors = {**trace.stored, **more}
+        write_arrays(self.path, {name: one for name, one in tensors.items() if name not in without}, metadata)
 
     def run_program(self, *arguments, **fields):
         self.out.unlink(missing_ok=True)
-        texts = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in fields.items()]
-        return called(self.path, "--out", self.out, "--json", *arguments, *(part for text in texts for part in ("--set", text)))
+        sets = []
+        for name, value in fields.items():
+            sets += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+        return called(self.path, "--out", self.out, "--json", *arguments, *sets)
 
     def result_of(self, done, about=None):
         """The file that a run left which said nothing else."""
@@ -49,7 +52,7 @@ class Runs(unittest.TestCase):
         """The result and the warnings by each number of threads, which must be the same."""
         results = []
         for count in threads:
-            done = self.run_program("--threads", count, *arguments, **fields)
+            done = self.run_program(*arguments, "--threads", count, **fields)
             self.assertEqual(done.returncode, 0, (arguments, fields, done.stderr))
             results.append((self.out.read_bytes(), done.stderr))
         self.assertEqual(results, results[:1] * len(results), "threads change the result")

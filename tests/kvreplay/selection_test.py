@@ -155,11 +155,7 @@ class Selection(Selecting):
 
     def test_threads_change_nothing(self):
         self.write(Small(21, 60, layers=3, kv_heads=3))
-        files = []
-        for threads in (1, 3):
-            self.replay("--budget", 24, "--attend", "--threads", threads, page=4, dense_layers=1)
-            files.append(self.out.read_bytes())
-        self.assertEqual(*files)
+        self.replay_in_threads((1, 3), "--budget", 24, "--attend", page=4, dense_layers=1)
 
     def test_the_maximum_is_over_the_group_and_a_product_has_a_sign(self):
         """One head wants page 0, the other page 2; a sum or a mean over the group would prefer page 1; its largest |k| is page 3."""
@@ -256,7 +252,8 @@ class Selection(Selecting):
                            ("select: quest | inherit(2) | inherit(3) | budget(8)", "column 30 = inherit, but there is one before, at column 17"),
                            ("select: quest | inherit(x) | budget(8)", "inherit's layers is an integer"),
                            ("evict: knorm | inherit(2)", "column 16 = inherit, but")):
-            self.fails(Runs.run_program(self, "--spec", spec, *(("--mode", "select") if spec.startswith("select") else ())), said, spec=spec)
+            mode = ("--mode", "select") if spec.startswith("select") else ()
+            self.fails(Runs.run_program(self, "--spec", spec, *mode), said, spec=spec)
 
     def test_bad_input(self):
         trace = Small(29, 12)
@@ -325,11 +322,7 @@ class Gates(Selecting):
 
     def test_threads_change_nothing(self):
         self.gated(21, 60, 4, layers=3, kv_heads=3)
-        files = []
-        for threads in (1, 3):
-            self.replay("--budget", 24, "--attend", "--threads", threads, page=4)
-            files.append(self.out.read_bytes())
-        self.assertEqual(*files)
+        self.replay_in_threads((1, 3), "--budget", 24, "--attend", page=4)
 
     def test_pages_of_one_entry_are_the_best_entries(self):
         trace = self.gated(23, 30, 1, layers=2)
