@@ -138,14 +138,43 @@ def small(seed, entries, heads=(2, 2), layers=3, dtype="F32", **more):
     return Trace(seed, dtype, layers, heads[0], heads[1], entries, **{"dims": 16, "value_dims": 8, **more})
 
 
-def how_much(budget, ratio):
-    return ("--ratio", ratio) if ratio is not None else ("--budget", budget)
+def how_much(budget, ratio, sinks=0, recent=0):
+    """The options that say what may be kept, and what is forced besides."""
+    limit = ("--ratio", ratio) if ratio is not None else ("--budget", budget)
+    return (*limit, *(("--sinks", sinks) if sinks else ()), *(("--recent", recent) if recent else ()))
 
 
 GROUPS = ((2, 2), (8, 2), (8, 1))  # groups of 1, 4 and 8 query heads
 
 
-class PyramidKv(System):
+class Windowed(System):
+    """Systems that observe by the last rows, which they keep."""
+
+    def write_recent(self, trace, rows):
+        """The trace, of whose query rows only the last are told."""
+        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -rows:]))
+        self.write(trace, without=("queries",))
+
+    def test_a_window_of_all_entries_scores_nothing(self):
+        for n in (1, 20, 32):
+            trace = small(30, n)
+            self.write(trace)
+            for budget in (0, n - 1, n):
+                self.same(trace, budget)
+        self.same(trace, 16, window=50)
+
+    def test_a_model_of_its_own_scale_cap_and_sinks(self):
+        trace = small(31, 90, (8, 2))
+        self.write(trace, trace.model_says(8, 0.3, 4.0, "F32"))
+        self.same(trace, 50)
+
+    def test_rows_that_are_recent_only(self):
+        trace = small(32, 90, (8, 2))
+        self.write_recent(trace, 40)
+        self.same(trace, 50)
+
+
+class PyramidKv(Windowed):
     policy = "pyramid_kv"
 
     def pyramid(self, trace, budget=None, ratio=None, window=32, pool="max:7", rows="sum", group="mean", beta=20, rule="exact", sinks=0):
@@ -161,8 +190,7 @@ class PyramidKv(System):
 
     def same(self, trace, budget=None, ratio=None, sinks=0, **fields):
         with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, **fields):
-            more = ("--sinks", sinks) if sinks else ()
-            self.decides(self.pyramid(trace, budget, ratio, sinks=sinks, **fields), *how_much(budget, ratio), *more, **fields)
+            self.decides(self.pyramid(trace, budget, ratio, sinks=sinks, **fields), *how_much(budget, ratio, sinks), **fields)
 
     def test_rules_in_every_group_and_type(self):
         for seed, heads in enumerate(GROUPS):
@@ -199,36 +227,20 @@ class PyramidKv(System):
             for ratio in (0.0, 0.1, 0.34, 0.5, 0.75, 0.9, 1.0):
                 self.same(trace, ratio=ratio, window=8, rule=rule)
 
-    def test_a_window_of_all_entries_scores_nothing(self):
-        for n in (1, 20, 32):
-            trace = small(30, n)
-            self.write(trace)
-            for budget in (0, n - 1, n):
-                self.same(trace, budget)
-        self.same(trace, 16, window=50)
-
     def test_entries_that_are_forced_besides(self):
         trace = small(31, 150, (8, 2), layers=4)
         self.write(trace)
         for rule in ("exact", "kvpress", "factory"):
             self.same(trace, 40, sinks=4, rule=rule, window=16)
 
-    def test_a_model_of_its_own_scale_cap_and_sinks(self):
-        trace = small(32, 100, (8, 2))
-        self.write(trace, trace.model_says(5, 0.3, 4.0, "F32"))
-        self.same(trace, 30, window=16)
-
-    def test_rows_that_are_recent_only(self):
+    def test_rows_that_are_recent_only_by_another_rule(self):
         trace = small(33, 100, (8, 2))
-        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -40:]))
-        self.write(trace, without=("queries",))
-        self.same(trace, 50)
+        self.write_recent(trace, 40)
         self.same(trace, 50, window=8, rule="kvpress")
 
     def test_fewer_rows_than_the_window(self):
         trace = small(34, 100, (8, 2))
-        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -8:]))
-        self.write(trace, without=("queries",))
+        self.write_recent(trace, 8)
         self.decides(self.pyramid(trace, 50, window=8), "--budget", 50, window=32)  # the window is of the rows there are
 
 
@@ -242,8 +254,8 @@ class ObservedAttention(System):
 
     def same(self, trace, budget=None, ratio=None, mass=None, sinks=0, recent=0, **fields):
         with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, **fields):
-            more = ("--sinks", sinks, "--recent", recent) if sinks or recent else ()
-            self.decides(self.observed(trace, budget, ratio, mass, sinks=sinks, recent=recent, **fields), *how_much(budget, ratio), *more, **fields)
+            decision = self.observed(trace, budget, ratio, mass, sinks=sinks, recent=recent, **fields)
+            self.decides(decision, *how_much(budget, ratio, sinks, recent), **fields)
 
     def test_queries_in_every_group_and_type(self):
         for seed, heads in enumerate((*GROUPS, (8, 2))):
@@ -330,9 +342,8 @@ class ExternalRows(System):
         scores = [oracles.external_row_scores(trace, *lane, lse=trace.lse, **how) for lane in trace.lanes()]
         forced = last_ones(trace.n, how["recent"]) | first_ones(trace, sinks)
         with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, **fields):
-            more = ("--sinks", sinks) if sinks else ()
             decision = Decision(scores, [forced] * len(scores), [budget_of(trace.n, budget, ratio)] * len(scores))
-            self.decides(decision, *how_much(budget, ratio), *more, **fields)
+            self.decides(decision, *how_much(budget, ratio, sinks), **fields)
 
     def test_every_group_and_type(self):
         for seed, heads in enumerate((*GROUPS, (8, 2))):
@@ -488,7 +499,7 @@ class FastKvzip(System):
                 self.same(trace, numbers, budget)
 
 
-class Nacl(System):
+class Nacl(Windowed):
     policy = "nacl"
 
     def same(self, trace, budget=None, ratio=None, sinks=0, **fields):
@@ -499,8 +510,8 @@ class Nacl(System):
             made = [oracles.nacl(trace, *lane, allowed, how["window"], how["random"], how["group"], how["seed"], forced) for lane in trace.lanes()]
             if trace.n > allowed:
                 self.assertGreater(min(gap for _, gap in made), 2 * NEAR, "a near tie: choose another seed")
-            more = ("--sinks", sinks) if sinks else ()
-            self.decides(Decision([scores for scores, _ in made], [forced] * len(made), [allowed] * len(made)), *how_much(budget, ratio), *more, **fields)
+            decision = Decision([scores for scores, _ in made], [forced] * len(made), [allowed] * len(made))
+            self.decides(decision, *how_much(budget, ratio, sinks), **fields)
 
     def test_every_group_and_type(self):
         for seed, heads in enumerate((*GROUPS, (8, 2))):
@@ -524,25 +535,6 @@ class Nacl(System):
         self.write(trace)
         for seed, group in ((0, "mean"), (1, "sum"), (4294967295, "max"), (42, "mean")):
             self.same(trace, 60, seed=seed, group=group, random=0.5)
-
-    def test_a_window_of_all_entries(self):
-        for n in (1, 20, 32):
-            trace = small(30, n)
-            self.write(trace)
-            for budget in (0, n - 1, n):
-                self.same(trace, budget)
-        self.same(trace, 16, window=50)
-
-    def test_a_model_of_its_own_scale_cap_and_sinks(self):
-        trace = small(31, 90, (8, 2))
-        self.write(trace, trace.model_says(8, 0.3, 4.0, "F32"))
-        self.same(trace, 50)
-
-    def test_rows_that_are_recent_only(self):
-        trace = small(32, 90, (8, 2))
-        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -40:]))
-        self.write(trace, without=("queries",))
-        self.same(trace, 50)
 
 
 class SirLlm(System):
