@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "support/error_of.hpp"
 #include "support/mock_cache.hpp"
 
 namespace {
@@ -145,14 +146,7 @@ TEST_SUITE("budget/seen: drop_ratio") {
           "budget(ratio=0.5, rounding=exact, held=true)");
     CHECK(kv::to_string(kv::parse("knorm | budget(8, rounding=exact)")) == "knorm | budget(8)");
     CHECK_FALSE(kv::parse("knorm | budget(ratio=0.5)") == kv::parse("knorm | budget(ratio=0.5, held=true)"));
-    auto const refused = [](char const* spec) {
-      try {
-        (void)kv::parse(spec);
-        return std::string("taken");
-      } catch (kv::invalid_argument const& wrong) {
-        return std::string(wrong.what());
-      }
-    };
+    auto const refused = [](char const* spec) { return error_of([&] { (void)kv::parse(spec); }); };
     std::string const rule =
         "parse: column 9 = budget, but held says that a ratio is one of the entries that a lane holds";
     CHECK(refused("knorm | budget(8, held=true)") == rule);

@@ -55,7 +55,17 @@ struct tight_cache {
     view = before;
     return said;
   }
+  bool is_sound_with(std::function<void(kv::cache&)> const& change) { return with(change).empty(); }
+
+  /// Three entries in every lane.
+  void fill() {
+    for (int i = 0; i < 8; ++i) numbers[static_cast<std::size_t>(i)] = 3;
+    for (int i = 0; i < 24; ++i) numbers[static_cast<std::size_t>(16 + i)] = i % 3;
+  }
 };
+
+constexpr auto every_stride = {&kv::plane::layer, &kv::plane::unit, &kv::plane::token, &kv::plane::head,
+                               &kv::plane::dim};
 
 std::string const k_shares = "make_plan: k = strides, but two of its elements share bytes";
 std::string const v_shares = "make_plan: v = strides, but two of its elements share bytes";
@@ -67,8 +77,7 @@ TEST_SUITE("core/check") {
   TEST_CASE("planes without a gap are sound, and any stride that is one byte less is not") {
     tight_cache cache;
     CHECK(cache.refusal().empty());
-    for (auto const stride :
-         {&kv::plane::layer, &kv::plane::unit, &kv::plane::token, &kv::plane::head, &kv::plane::dim}) {
+    for (auto const stride : every_stride) {
       CHECK(cache.with([&](kv::cache& now) { now.k.*stride -= 1; }) == k_shares);
       CHECK(cache.with([&](kv::cache& now) { now.v.*stride -= 1; }) == v_shares);
     }
@@ -79,8 +88,7 @@ TEST_SUITE("core/check") {
     constexpr int most_int = std::numeric_limits<int>::max(), least_int = std::numeric_limits<int>::min();
     tight_cache cache;
     auto const refused = [&](auto const& change) { CHECK(!cache.with(change).empty()); };
-    for (auto const stride :
-         {&kv::plane::layer, &kv::plane::unit, &kv::plane::token, &kv::plane::head, &kv::plane::dim}) {
+    for (auto const stride : every_stride) {
       for (std::int64_t const value : {most, least, least + 1, most / 2, most / 3, least / 2, std::int64_t{1} << 60}) {
         refused([&](kv::cache& now) { now.k.*stride = value; });
         refused([&](kv::cache& now) { now.v.*stride = value; });
@@ -90,15 +98,13 @@ TEST_SUITE("core/check") {
           now.k.*stride = value;
         });
         // One step needs no stride, whatever it says.
-        CHECK(cache
-                  .with([&](kv::cache& now) {
-                    now.shape = {1, 1, 1, 1};
-                    now.lanes.layer_end = now.lanes.heads = now.lanes.sequences = now.lanes.bound = 1;
-                    now.where = kv::identity_map(1, 1);
-                    now.k.dims = now.v.dims = 1;
-                    now.k.*stride = now.v.*stride = value;
-                  })
-                  .empty());
+        CHECK(cache.is_sound_with([&](kv::cache& now) {
+          now.shape = {1, 1, 1, 1};
+          now.lanes.layer_end = now.lanes.heads = now.lanes.sequences = now.lanes.bound = 1;
+          now.where = kv::identity_map(1, 1);
+          now.k.dims = now.v.dims = 1;
+          now.k.*stride = now.v.*stride = value;
+        }));
       }
     }
     for (std::int64_t const units : {most, most / 2, least, std::int64_t{1} << 57}) {
@@ -129,8 +135,8 @@ TEST_SUITE("core/check") {
     for (auto* const base : {reinterpret_cast<std::byte*>(std::uintptr_t{1} << 63),
                              reinterpret_cast<std::byte*>((std::uintptr_t{1} << 63) - 1),
                              reinterpret_cast<std::byte*>(~std::uintptr_t{0}), reinterpret_cast<std::byte*>(1)}) {
-      CHECK(cache.with([&](kv::cache& now) { now.k.base = base; }).empty());
-      CHECK(cache.with([&](kv::cache& now) { now.v.base = base; }).empty());
+      CHECK(cache.is_sound_with([&](kv::cache& now) { now.k.base = base; }));
+      CHECK(cache.is_sound_with([&](kv::cache& now) { now.v.base = base; }));
     }
     for (int const value : {most_int, least_int}) {
       auto const text = [&](auto const& call) { return error_of(call).substr(0, 40); };
@@ -178,9 +184,9 @@ TEST_SUITE("core/check") {
       rows.base += steps * (rows.*stride);
       rows.*stride = -(rows.*stride);
     };
-    CHECK(cache.with([&](kv::cache& now) { turned(now.k, &kv::plane::token, 2); }).empty());
-    CHECK(cache.with([&](kv::cache& now) { turned(now.v, &kv::plane::layer, 1); }).empty());
-    CHECK(cache.with([&](kv::cache& now) { turned(now.k, &kv::plane::dim, 3); }).empty());
+    CHECK(cache.is_sound_with([&](kv::cache& now) { turned(now.k, &kv::plane::token, 2); }));
+    CHECK(cache.is_sound_with([&](kv::cache& now) { turned(now.v, &kv::plane::layer, 1); }));
+    CHECK(cache.is_sound_with([&](kv::cache& now) { turned(now.k, &kv::plane::dim, 3); }));
     CHECK(cache.with([&](kv::cache& now) { now.k.layer = 1 - now.k.layer; }) == k_shares);
     // Below its base, a plane reaches into the other: values that grow downwards from where they began.
     CHECK(cache.with([&](kv::cache& now) { now.v.layer = -now.v.layer; }) == overlap);
@@ -189,21 +195,21 @@ TEST_SUITE("core/check") {
   TEST_CASE("an axis of one step has any stride") {
     tight_cache cache;
     cache.view.shape.layers = cache.view.lanes.layer_end = 1;
-    CHECK(cache.with([](kv::cache& now) { now.k.layer = 0; }).empty());
-    CHECK(cache.with([](kv::cache& now) { now.k.layer = now.v.layer = 1; }).empty());
+    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.layer = 0; }));
+    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.layer = now.v.layer = 1; }));
     CHECK(cache.with([](kv::cache& now) { now.k.unit = 0; }) == k_shares);
     cache.view.lanes.sequences = 1;
     cache.view.where = kv::identity_map(tight_cache::tokens);
-    CHECK(cache.with([](kv::cache& now) { now.k.unit = 0; }).empty());
+    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.unit = 0; }));
     CHECK(cache.with([](kv::cache& now) { now.k.token = 0; }) == k_shares);
   }
 
   TEST_CASE("keys and values may touch in either order, and not by one byte more") {
     tight_cache cache;
     CHECK(cache.with([](kv::cache& now) { now.v.base -= 1; }) == overlap);
-    CHECK(cache.with([](kv::cache& now) { now.v.base = now.k.base - tight_cache::bytes; }).empty());
+    CHECK(cache.is_sound_with([](kv::cache& now) { now.v.base = now.k.base - tight_cache::bytes; }));
     CHECK(cache.with([](kv::cache& now) { now.v.base = now.k.base - tight_cache::bytes + 1; }) == overlap);
-    CHECK(cache.with([](kv::cache& now) { now.v.base += 100; }).empty());
+    CHECK(cache.is_sound_with([](kv::cache& now) { now.v.base += 100; }));
   }
 
   TEST_CASE("keys and values may take turns at any one axis, as long as both fit into its step") {
@@ -229,7 +235,7 @@ TEST_SUITE("core/check") {
       CHECK(cache.refusal().empty());
       CHECK(cache.with([](kv::cache& now) { now.v.base -= 1; }) == overlap);
       CHECK(cache.with([](kv::cache& now) { now.v.base += 1; }) == overlap);
-      CHECK(cache.with([](kv::cache& now) { std::swap(now.k.base, now.v.base); }).empty());
+      CHECK(cache.is_sound_with([](kv::cache& now) { std::swap(now.k.base, now.v.base); }));
     }
   }
 
@@ -246,53 +252,35 @@ TEST_SUITE("core/check") {
     CHECK(cache.with([](kv::cache& now) { now.where.units = 25; }) == overlap);
     CHECK(cache.with([](kv::cache& now) { now.k.unit = now.v.unit = tight_cache::row - 1; }) == k_shares);
     // A slot is one token, whatever else the locator says; a page is many.
-    CHECK(cache.with([](kv::cache& now) { now.k.token = now.v.token = 0; }).empty());
+    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.token = now.v.token = 0; }));
     CHECK(cache.with([](kv::cache& now) { now.where = kv::block_table(now.where.table, 2, 12); }) == k_shares);
   }
 
   TEST_CASE("where a plane has pointers, only the axes that they do not run over are judged") {
     tight_cache cache;
-    CHECK(cache
-              .with([&](kv::cache& now) {
-                now.k.bases = {cache.bases.data(), 1, 0, 0};
-                now.k.base = nullptr;
-                now.k.layer = 0;
-              })
-              .empty());
-    CHECK(cache
-              .with([&](kv::cache& now) {
-                now.k.bases = {cache.bases.data(), 0, 1, 0};
-                now.k.unit = 0;
-              })
-              .empty());
-    CHECK(cache
-              .with([&](kv::cache& now) {
-                now.k.bases = {cache.bases.data(), 0, 0, 1};
-                now.k.head = 0;
-              })
-              .empty());
-    for (auto const stride : {&kv::plane::layer, &kv::plane::unit, &kv::plane::head}) {
-      CHECK(cache.with([&](kv::cache& now) {
-        now.k.bases = {cache.bases.data(), stride != &kv::plane::layer, stride != &kv::plane::unit,
-                       stride != &kv::plane::head};
-        now.k.*stride = 0;
-      }) == k_shares);
-    }
-    CHECK(cache.with([&](kv::cache& now) {
-      now.k.bases = {cache.bases.data(), 1, 1, 1};
-      now.k.token = 0;
-    }) == k_shares);
-    CHECK(cache.with([&](kv::cache& now) {
-      now.k.bases = {cache.bases.data(), 1, 1, 1};
-      now.k.dim = 3;
-    }) == k_shares);
+    CHECK(cache.is_sound_with([&](kv::cache& now) {
+      now.k.bases = {cache.bases.data(), 1, 0, 0};
+      now.k.base = nullptr;
+      now.k.layer = 0;
+    }));
+    auto const pointed = [&](int layer, int unit, int head, std::int64_t kv::plane::* stride, std::int64_t value = 0) {
+      return cache.with([&](kv::cache& now) {
+        now.k.bases = {cache.bases.data(), layer, unit, head};
+        now.k.*stride = value;
+      });
+    };
+    CHECK(pointed(0, 1, 0, &kv::plane::unit).empty());
+    CHECK(pointed(0, 0, 1, &kv::plane::head).empty());
+    CHECK(pointed(0, 1, 1, &kv::plane::layer) == k_shares);
+    CHECK(pointed(1, 0, 1, &kv::plane::unit) == k_shares);
+    CHECK(pointed(1, 1, 0, &kv::plane::head) == k_shares);
+    CHECK(pointed(1, 1, 1, &kv::plane::token) == k_shares);
+    CHECK(pointed(1, 1, 1, &kv::plane::dim, 3) == k_shares);
     // What pointers name cannot be told apart without reading them.
-    CHECK(cache
-              .with([&](kv::cache& now) {
-                now.v.base = now.k.base;
-                now.v.bases = {cache.bases.data(), 1, 0, 0};
-              })
-              .empty());
+    CHECK(cache.is_sound_with([&](kv::cache& now) {
+      now.v.base = now.k.base;
+      now.v.bases = {cache.bases.data(), 1, 0, 0};
+    }));
   }
 
   TEST_CASE("lanes are fewer than 2^31, however they come about") {
@@ -323,8 +311,7 @@ TEST_SUITE("core/check") {
       cache.view.k.bases.data = k_rows.data();
       cache.view.v.bases = cache.view.k.bases;
       cache.view.v.bases.data = v_rows.data();
-      for (int i = 0; i < 8; ++i) cache.numbers[static_cast<std::size_t>(i)] = 3;
-      for (int i = 0; i < 24; ++i) cache.numbers[static_cast<std::size_t>(16 + i)] = i % 3;
+      cache.fill();
       auto state = kv::make_state(exec, policy, cache.view);
       auto plan = kv::make_plan(exec, policy, cache.view);
       kv::decide(exec, policy, kv::signals(cache.view.lanes), state, plan);
@@ -365,8 +352,7 @@ TEST_SUITE("core/check") {
     cache.view.k.unit = cache.view.v.unit = 0;
     cache.view.k.bases = {k_rows.data(), 0, 1, 0};
     cache.view.v.bases = {v_rows.data(), 0, 1, 0};
-    for (int i = 0; i < 8; ++i) cache.numbers[static_cast<std::size_t>(i)] = 3;
-    for (int i = 0; i < 24; ++i) cache.numbers[static_cast<std::size_t>(16 + i)] = i % 3;
+    cache.fill();
     auto state = kv::make_state(exec, policy, cache.view);
     auto plan = kv::make_plan(exec, policy, cache.view);
     kv::decide(exec, policy, kv::signals(cache.view.lanes), state, plan);
@@ -397,18 +383,15 @@ TEST_SUITE("core/check") {
 
   TEST_CASE("opaque rows are as wide as their engine says") {
     tight_cache cache;
-    CHECK(cache
-              .with([](kv::cache& now) {
-                now.k.element = kv::codec::opaque;
-                now.k.dims = 16;
-                now.k.dim = 1;
-              })
-              .empty());
-    CHECK(cache.with([](kv::cache& now) {
-      now.k.element = kv::codec::opaque;
-      now.k.dims = 17;
-      now.k.dim = 1;
-    }) == k_shares);
+    auto const opaque = [&](int dims) {
+      return cache.with([&](kv::cache& now) {
+        now.k.element = kv::codec::opaque;
+        now.k.dims = dims;
+        now.k.dim = 1;
+      });
+    };
+    CHECK(opaque(16).empty());
+    CHECK(opaque(17) == k_shares);
   }
 
   TEST_CASE("a locator has room for every sequence and for the bound, where it reads no table") {
@@ -416,7 +399,7 @@ TEST_SUITE("core/check") {
     auto const ring = [&](int tokens, int rows) {
       return kv::locator{kv::locating::ring, {cache.numbers.data(), 1, 0, 0}, tokens, rows};
     };
-    CHECK(cache.with([&](kv::cache& now) { now.where = ring(3, 2); }).empty());
+    CHECK(cache.is_sound_with([&](kv::cache& now) { now.where = ring(3, 2); }));
     CHECK(cache.with([&](kv::cache& now) { now.where = ring(2, 2); }) ==
           "make_plan: where.unit_tokens = 2, but a row holds `bound` tokens (3)");
     CHECK(cache.with([&](kv::cache& now) { now.where = ring(3, 1); }) ==
@@ -426,7 +409,7 @@ TEST_SUITE("core/check") {
       now.where.table = {};
     }) == "make_plan: where.table = null, but this locator reads a table");
     auto const pages = kv::csr_pages({cache.numbers.data()}, {cache.numbers.data(), 1, 0, 0}, 1, 2);
-    CHECK(cache.with([&](kv::cache& now) { now.where = pages; }).empty());
+    CHECK(cache.is_sound_with([&](kv::cache& now) { now.where = pages; }));
     CHECK(cache.with([&](kv::cache& now) {
       now.where = pages;
       now.where.begin = {};
@@ -456,18 +439,20 @@ TEST_SUITE("core/check") {
     CHECK(refusal([](kv::lanes&) {}).empty());
     CHECK(refusal([](kv::lanes& batch) { batch.layer_begin = 1; }).empty());
     CHECK(refusal([](kv::lanes& batch) { batch.layer_end = 1; }).empty());
-    CHECK(refusal([](kv::lanes& batch) { batch.sequences = 1; }) ==
-          "decide: signals.lanes.sequences = 1, but it was made for 2");
-    CHECK(refusal([](kv::lanes& batch) { batch.heads = 1; }) ==
-          "decide: signals.lanes.heads = 1, but it was made for 2");
-    CHECK(refusal([](kv::lanes& batch) { batch.bound = 2; }) ==
-          "decide: signals.lanes.bound = 2, but it was made for 3");
-    CHECK(refusal([](kv::lanes& batch) { batch.layer_begin = -1; }) ==
-          "decide: signals.lanes.layers = -1 to 2, but it was made for layers 0 to 2");
-    CHECK(refusal([](kv::lanes& batch) { batch.layer_end = 3; }) ==
-          "decide: signals.lanes.layers = 0 to 3, but it was made for layers 0 to 2");
-    CHECK(refusal([](kv::lanes& batch) { batch.layer_begin = 2; }) ==
-          "decide: signals.lanes.layers = 2 to 2, but it was made for layers 0 to 2");
+    struct misfit {
+      int kv::lanes::* member;
+      int value;
+      char const* said;
+    };
+    for (misfit const& one : {misfit{&kv::lanes::sequences, 1, "sequences = 1, but it was made for 2"},
+                              {&kv::lanes::heads, 1, "heads = 1, but it was made for 2"},
+                              {&kv::lanes::bound, 2, "bound = 2, but it was made for 3"},
+                              {&kv::lanes::layer_begin, -1, "layers = -1 to 2, but it was made for layers 0 to 2"},
+                              {&kv::lanes::layer_end, 3, "layers = 0 to 3, but it was made for layers 0 to 2"},
+                              {&kv::lanes::layer_begin, 2, "layers = 2 to 2, but it was made for layers 0 to 2"}}) {
+      CHECK(refusal([&](kv::lanes& batch) { batch.*one.member = one.value; }) ==
+            "decide: signals.lanes." + std::string(one.said));
+    }
     CHECK(refusal([](kv::lanes& batch) { batch.count = {}; }) ==
           "decide: signals.lanes.count = null, but every lane says how many entries it holds");
     CHECK(refusal([](kv::lanes& batch) { batch.position = {}; }) ==

@@ -50,18 +50,10 @@ struct engine {
       : exec(numbers...),
         policy(by),
         cache(how),
-        order(static_cast<std::size_t>(cache.rows)),
-        view(with_order()),
+        view(cache.view(order)),
         state(kv::make_state(exec, policy, view)),
         plan(kv::make_plan(exec, policy, view, kv::overwrite{})) {}
 
-  kv::cache with_order() {
-    kv::cache made = cache.view();
-    std::int64_t const head = cache.options.by_lane ? 1 : 0;
-    std::int64_t const layer = head * cache.options.model.kv_heads;
-    made.lanes.order = {order.data(), head == 1 ? layer * cache.options.model.layers : 1, layer, head};
-    return made;
-  }
   void wait() {
     if constexpr (requires { exec.check(); }) exec.check();
   }
@@ -101,22 +93,6 @@ struct engine {
       }
     }
     return all;
-  }
-  /// The place of each entry, and its rows of K and V.
-  [[nodiscard]] bool rows_follow() {
-    bool right = true;
-    for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const one = cache.lane_at(i);
-      auto const positions = cache.positions(one);
-      auto const places = cache.entry_places(one);
-      for (std::size_t e = 0; e < positions.size(); ++e) {
-        for (bool const key : {true, false}) {
-          right = right && cache.read(key, one, static_cast<int>(places[e].unit), places[e].token) ==
-                               cache.token_row(key, one, positions[e]);
-        }
-      }
-    }
-    return right;
   }
 
   Executor exec;
@@ -201,7 +177,7 @@ void decides_alike(Policy const& policy, slot_options const& how) {
     both([&](auto& of) { of.sort(slots); });
     RC_ASSERT(host.order == device.order);
     RC_ASSERT(host.columns() == device.columns());
-    RC_ASSERT((host.rows_follow() && device.rows_follow()));
+    RC_ASSERT((host.cache.rows_follow() && device.cache.rows_follow()));
     for (int i = 0; i < host.cache.lane_count(); ++i) {
       RC_ASSERT(host.cache.positions(host.cache.lane_at(i)) == device.cache.positions(host.cache.lane_at(i)));
     }
@@ -231,11 +207,7 @@ void with_protections(Score const& score) {
 
 /// Entries of a batch, with columns of several widths, which two of the same options hold alike.
 struct held_batch {
-  explicit held_batch(slot_options const& how)
-      : cache(how), order(static_cast<std::size_t>(cache.rows)), view(cache.view()) {
-    std::int64_t const head = how.by_lane ? 1 : 0;
-    std::int64_t const layer = head * how.model.kv_heads;
-    view.lanes.order = {order.data(), how.by_lane ? layer * how.model.layers : 1, layer, head};
+  explicit held_batch(slot_options const& how) : cache(how), view(cache.view(order)) {
     columns.emplace_back(cache.lane_count(), view.lanes, how.seed);
     if (how.seed % 2 == 0) columns.emplace_back(cache.lane_count(), view.lanes, how.seed + 1);  // more than eight
     for (auto const& some : columns) every.insert(every.end(), some.view().begin(), some.view().end());

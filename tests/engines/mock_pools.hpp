@@ -44,6 +44,10 @@ inline std::ostream& operator<<(std::ostream& out, pool_options const& how) {
 /// Unit 0 is nobody's. A pool adds how its engine finds an element: index arithmetic written out, in elements.
 class mock_pool {
  public:
+  static constexpr int variants = 1;
+  static constexpr bool packed = false;
+  static constexpr bool paged = false;
+
   mock_pool(pool_options const& options, int page)
       : how(options), page_(page), random_(options.seed), units_(1 + how.sequences * pages() + random_.below(4)) {
     count_.assign(lane_count(), 0);
@@ -149,6 +153,19 @@ class mock_pool {
     return base + element * kv::bytes_of(how.element);
   }
 
+  /// A tensor of keys and one of values for each layer, of so many rows.
+  void allocate_layers(std::int64_t rows) {
+    for (int l = 0; l < how.layers; ++l) {
+      k.push_back(allocate(rows * how.dims));
+      v.push_back(allocate(rows * how.value_dims));
+    }
+  }
+  [[nodiscard]] std::byte* of_layer(of side, kv::lane this_lane) const {
+    return (side == of::keys ? k : v)[static_cast<std::size_t>(this_lane.layer)];
+  }
+
+  std::vector<std::byte*> k, v;  ///< of each layer, where the engine has tensors for each
+
  private:
   void make_table() {
     table_.assign(row_count() * static_cast<std::size_t>(pages()), 0);
@@ -175,14 +192,8 @@ class mock_pool {
 template <class Engine>
 struct llama_mock : mock_pool {
   using engine = Engine;
-  static constexpr int variants = 1;
-  static constexpr bool packed = false;
-  static constexpr bool paged = false;
   explicit llama_mock(pool_options const& options) : mock_pool(options, 1) {
-    for (int l = 0; l < how.layers; ++l) {
-      k.push_back(allocate(std::int64_t{units()} * how.heads * how.dims));
-      v.push_back(allocate(std::int64_t{units()} * how.heads * how.value_dims));
-    }
+    allocate_layers(std::int64_t{units()} * how.heads);
   }
   kv::cache view() {
     engine const pool{.shape = model(),
@@ -197,24 +208,18 @@ struct llama_mock : mock_pool {
     return pool.view(lanes());
   }
   std::byte* element(of side, kv::lane this_lane, int cell, int, int d) {
-    auto const l = static_cast<std::size_t>(this_lane.layer);
     bool const transposed = side == of::values && std::same_as<Engine, engines::llama_cpp>;
-    if (transposed) return at(v[l], std::int64_t{this_lane.head * how.value_dims + d} * units() + cell);
-    return at((side == of::keys ? k : v)[l], std::int64_t{cell * how.heads + this_lane.head} * dims(side) + d);
+    std::int64_t const element = transposed ? std::int64_t{this_lane.head * how.value_dims + d} * units() + cell
+                                            : std::int64_t{cell * how.heads + this_lane.head} * dims(side) + d;
+    return at(of_layer(side, this_lane), element);
   }
-  std::vector<std::byte*> k, v;
 };
 
 struct sglang_mock : mock_pool {
   using engine = engines::sglang;
   static constexpr int variants = 2;  ///< rows of requests in turn, or wherever the request pool has put them
-  static constexpr bool packed = false;
-  static constexpr bool paged = false;
   explicit sglang_mock(pool_options options) : mock_pool((options.rotated = options.variant, options), 1) {
-    for (int l = 0; l < how.layers; ++l) {
-      k.push_back(allocate(std::int64_t{units()} * how.heads * how.dims));
-      v.push_back(allocate(std::int64_t{units()} * how.heads * how.value_dims));
-    }
+    allocate_layers(std::int64_t{units()} * how.heads);
     for (int s = 0; s < how.sequences; ++s) first.push_back((s + how.rotated) % how.sequences * pages());
   }
   kv::cache view() {
@@ -230,11 +235,8 @@ struct sglang_mock : mock_pool {
     return pool.view(lanes());
   }
   std::byte* element(of side, kv::lane this_lane, int slot, int, int d) {
-    auto const& buffer = side == of::keys ? k : v;
-    return at(buffer[static_cast<std::size_t>(this_lane.layer)],
-              std::int64_t{slot * how.heads + this_lane.head} * dims(side) + d);
+    return at(of_layer(side, this_lane), std::int64_t{slot * how.heads + this_lane.head} * dims(side) + d);
   }
-  std::vector<std::byte*> k, v;
   std::vector<int> first;
 };
 
@@ -278,37 +280,23 @@ struct vllm_mock : mock_pool {
   std::byte* element(of side, kv::lane this_lane, int block, int token, int d) {
     std::int64_t const s = side == of::values ? 1 : 0, b = block, n = token, h = this_lane.head, l = this_lane.layer;
     std::int64_t const B = units(), N = page(), H = how.heads, D = how.dims, L = how.layers;
-    std::byte* const own = k.empty() ? base : k[static_cast<std::size_t>(this_lane.layer)];
-    switch (how.variant) {
-      case 0:
-        return at(own, (((s * B + b) * N + n) * H + h) * D + d);
-      case 1:
-        return at(own, (((b * 2 + s) * N + n) * H + h) * D + d);
-      case 2:
-        return at(own, (((b * 2 + s) * H + h) * N + n) * D + d);
-      case 3:
-        return at(base, ((((l * B + b) * H + h) * N + n) * 2 + s) * D + d);
-      case 4:
-        return at(base, ((((l * B + b) * N + n) * H + h) * 2 + s) * D + d);
-      case 5:
-        return at(base, ((((l * H + h) * B + b) * N + n) * 2 + s) * D + d);
-      case 6:
-        return at(base, ((((b * L + l) * H + h) * N + n) * 2 + s) * D + d);
-      case 7:
-        return at(base, ((((b * L + l) * N + n) * H + h) * 2 + s) * D + d);
-      case 9:
-        return at(own, ((b * H + h) * 2 + s) * N * D + (side == of::keys ? d * N + n : n * D + d));
-      default:
-        return at(base, ((((b * H + h) * L + l) * N + n) * 2 + s) * D + d);
-    }
+    std::int64_t const elements[] = {(((s * B + b) * N + n) * H + h) * D + d,
+                                     (((b * 2 + s) * N + n) * H + h) * D + d,
+                                     (((b * 2 + s) * H + h) * N + n) * D + d,
+                                     ((((l * B + b) * H + h) * N + n) * 2 + s) * D + d,
+                                     ((((l * B + b) * N + n) * H + h) * 2 + s) * D + d,
+                                     ((((l * H + h) * B + b) * N + n) * 2 + s) * D + d,
+                                     ((((b * L + l) * H + h) * N + n) * 2 + s) * D + d,
+                                     ((((b * L + l) * N + n) * H + h) * 2 + s) * D + d,
+                                     ((((b * H + h) * L + l) * N + n) * 2 + s) * D + d,
+                                     ((b * H + h) * 2 + s) * N * D + (side == of::keys ? d * N + n : n * D + d)};
+    return at(k.empty() ? base : of_layer(of::keys, this_lane), elements[how.variant]);
   }
   std::byte* base = nullptr;
-  std::vector<std::byte*> k, v;
 };
 
 struct tensorrt_mock : mock_pool {
   using engine = engines::tensorrt_llm;
-  static constexpr int variants = 1;
   static constexpr bool packed = true;
   static constexpr bool paged = true;
   explicit tensorrt_mock(pool_options const& options) : mock_pool(options, options.page) {
@@ -364,25 +352,19 @@ struct flashinfer_mock : mock_pool {
   std::byte* element(of side, kv::lane this_lane, int p, int token, int d) {
     std::int64_t const h = this_lane.head, n = token, H = how.heads, N = page();
     std::int64_t const in_page = hnd() ? h * N + n : n * H + h;
-    auto const l = static_cast<std::size_t>(this_lane.layer);
-    if (!together()) return at((side == of::keys ? k : v)[l], (p * N * H + in_page) * how.dims + d);
-    return at(k[l], ((p * 2 + (side == of::values ? 1 : 0)) * N * H + in_page) * how.dims + d);
+    if (!together()) return at(of_layer(side, this_lane), (p * N * H + in_page) * how.dims + d);
+    std::int64_t const half = p * 2 + (side == of::values ? 1 : 0);
+    return at(of_layer(of::keys, this_lane), (half * N * H + in_page) * how.dims + d);
   }
   [[nodiscard]] bool hnd() const { return how.variant % 2 == 1; }
   [[nodiscard]] bool together() const { return how.variant >= 2; }
-  std::vector<std::byte*> k, v;
 };
 
 struct openvino_mock : mock_pool {
   using engine = engines::openvino;
-  static constexpr int variants = 1;
-  static constexpr bool packed = false;
   static constexpr bool paged = true;
   explicit openvino_mock(pool_options const& options) : mock_pool(options, options.page) {
-    for (int l = 0; l < how.layers; ++l) {
-      k.push_back(allocate(std::int64_t{units()} * how.heads * page() * how.dims));
-      v.push_back(allocate(std::int64_t{units()} * how.heads * page() * how.value_dims));
-    }
+    allocate_layers(std::int64_t{units()} * how.heads * page());
   }
   kv::cache view() {
     engine const pool{.shape = model(),
@@ -396,11 +378,9 @@ struct openvino_mock : mock_pool {
     return pool.view(lanes());
   }
   std::byte* element(of side, kv::lane this_lane, int block, int token, int d) {
-    auto const& tensor = side == of::keys ? k : v;
-    return at(tensor[static_cast<std::size_t>(this_lane.layer)],
+    return at(of_layer(side, this_lane),
               ((std::int64_t{block} * how.heads + this_lane.head) * page() + token) * dims(side) + d);
   }
-  std::vector<std::byte*> k, v;
 };
 
 }  // namespace kvpolicy_test

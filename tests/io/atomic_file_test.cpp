@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "io/bad_headers.hpp"
 #include "io/small_disk.hpp"
 #include "io/temporary_folder.hpp"
 
@@ -17,17 +18,6 @@ namespace {
 namespace kv = kvpolicy;
 namespace fs = std::filesystem;
 using namespace kvpolicy_test;
-
-std::string error_of(auto const& call) {
-  try {
-    call();
-  } catch (kv::invalid_argument const& error) {
-    return error.what();
-  } catch (std::system_error const& error) {
-    return std::string("system_error ") + error.what();
-  }
-  return "accepted";
-}
 
 void append(kv::atomic_file& to, std::string_view text) { to.append(text.data(), text.size()); }
 
@@ -131,11 +121,11 @@ TEST_SUITE("io/atomic_file") {
     write_bytes(folder / "x", "old");
     auto const refuses = [&](fs::path const& path, std::string const& why) {
       std::string const expected = "save: file = " + path.string() + ", but it cannot be written: " + why;
-      CHECK(error_of([&] { kv::expect_replaceable(path, "save", "file"); }) == expected);
+      CHECK(file_error_of([&] { kv::expect_replaceable(path, "save", "file"); }) == expected);
     };
     auto const opens_nothing = [&](fs::path const& path, std::string const& why) {
       refuses(path, why);
-      CHECK(error_of([&] { kv::atomic_file const file(path); }) ==
+      CHECK(file_error_of([&] { kv::atomic_file const file(path); }) ==
             "atomic_file: path = " + path.string() + ", but it cannot be written: " + why);
       CHECK(folder.files() == 4);
     };
@@ -146,8 +136,8 @@ TEST_SUITE("io/atomic_file") {
     opens_nothing(folder / "fifo", "it is a FIFO");
     opens_nothing(folder / "x" / "y", "Not a directory");
     refuses("/dev/null", "it is a device");  // asked only: nothing can happen to it
-    CHECK(error_of([&] { kv::expect_replaceable(folder / "none" / "x", "save", "file"); }) == "accepted");
-    CHECK(error_of([&] { kv::atomic_file const file(folder / "none" / "x"); }) ==
+    CHECK(file_error_of([&] { kv::expect_replaceable(folder / "none" / "x", "save", "file"); }) == "accepted");
+    CHECK(file_error_of([&] { kv::atomic_file const file(folder / "none" / "x"); }) ==
           "atomic_file: path = " + (folder / "none" / "x").string() +
               ", but it cannot be written: No such file or directory");
     CHECK(read_bytes(folder / "x") == "old");
@@ -161,9 +151,9 @@ TEST_SUITE("io/atomic_file") {
         kv::atomic_file file(folder / "x");
         append(file, "new");
         link ? fs::create_symlink("other", folder / "x") : void(fs::create_directory(folder / "x"));
-        CHECK(error_of([&] { file.commit(); }) == "atomic_file: path = " + (folder / "x").string() +
-                                                      ", but it cannot be written: it is a " +
-                                                      (link ? "symbolic link" : "directory"));
+        CHECK(file_error_of([&] { file.commit(); }) == "atomic_file: path = " + (folder / "x").string() +
+                                                           ", but it cannot be written: it is a " +
+                                                           (link ? "symbolic link" : "directory"));
       }
       CHECK(fs::is_symlink(folder / "x") == link);
       CHECK(folder.files() == 2);
@@ -225,8 +215,8 @@ TEST_SUITE("io/atomic_file") {
     write_bytes(folder / "x", "old");
     kv::atomic_file file(folder / "x");
     fs::remove(file.temporary());
-    CHECK(error_of([&] { file.commit(); }) == "system_error atomic_file: path = " + (folder / "x").string() +
-                                                  ", but it cannot be replaced: No such file or directory");
+    CHECK(file_error_of([&] { file.commit(); }) == "system_error atomic_file: path = " + (folder / "x").string() +
+                                                       ", but it cannot be replaced: No such file or directory");
     CHECK(read_bytes(folder / "x") == "old");
   }
 

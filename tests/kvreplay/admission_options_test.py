@@ -6,13 +6,13 @@
 Needs numpy; without it every test is skipped, and says so.
 """
 
-import subprocess
 import unittest
 
 import admission_test
 import selection_test
 from admission_test import Small, admitted, run_lane
-from reference_test import PROGRAM, np
+from program import called
+from reference_test import np
 from traces import ragged, write_arrays
 
 
@@ -98,7 +98,8 @@ class Options(admission_test.Admission):
     def test_a_table_is_printed_too(self):
         trace = Small(56, 12, layers=1, kv_heads=1)
         self.write(trace)
-        done = subprocess.run([PROGRAM, self.path, "--policy", "wg_kv"], capture_output=True, text=True, check=True)
+        done = called(self.path, "--policy", "wg_kv")
+        self.assertEqual(done.returncode, 0)
         self.assertIn("wg_kv(window=256, threshold=0.1, strict=false, page=16)\n", done.stdout)
         self.assertIn("\nover_cap             0\n", done.stdout)
 

@@ -8,14 +8,11 @@ Needs numpy; without it only the examples by hand run, and it says so.
 """
 
 import itertools
-import json
-import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
-from reference_test import PROGRAM, as_dtype, np
-from traces import ragged, read, write_arrays
+from program import Runs, listed
+from reference_test import as_dtype, np
+from traces import ragged, write_arrays
 
 
 class Small:
@@ -110,32 +107,9 @@ class Model(unittest.TestCase):
 
 
 @unittest.skipIf(np is None, "there is no numpy")
-class Admission(unittest.TestCase):
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
-
-    def write(self, trace, without=(), **more):
-        write_arrays(self.path, {name: one for name, one in {**trace.stored, **more}.items() if name not in without})
-
+class Admission(Runs):
     def run_program(self, policy, *arguments, **fields):
-        self.out.unlink(missing_ok=True)
-        sets = [part for name, value in fields.items() for part in ("--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}")]
-        return subprocess.run([PROGRAM, self.path, "--policy", policy, "--out", self.out, "--json", *map(str, arguments), *sets],
-                              capture_output=True, text=True, check=False)
-
-    def replay(self, policy, *arguments, **fields):
-        done = self.run_program(policy, *arguments, **fields)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.told = json.loads(done.stdout)
-        return read(self.out)
-
-    def refused(self, text, policy, *arguments, **fields):
-        done = self.run_program(policy, *arguments, **fields)
-        with self.subTest(policy=policy, arguments=arguments, fields=fields, said=done.stderr):
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-            self.assertIn(text, done.stderr)
-            self.assertFalse(self.out.exists())
+        return super().run_program("--policy", policy, *arguments, **fields)
 
     def same(self, trace, result, expected):
         """expected: (global, local, who went) of every lane."""
@@ -212,11 +186,7 @@ class Admission(unittest.TestCase):
         trace = Small(20, 40, layers=3, kv_heads=3)
         self.write(trace)
         for mode in (("--mode", "decode", "--prefill", 11), ()):
-            files = []
-            for threads in (1, 3):
-                self.replay("wg_kv", *mode, "--threads", threads, "--attend", window=8, page=4, threshold=.5)
-                files.append(self.out.read_bytes())
-            self.assertEqual(*files)
+            self.replay_in_threads((1, 3), "wg_kv", *mode, "--attend", window=8, page=4, threshold=.5)
 
     def test_a_cap_keeps_who_came_first(self):
         trace = Small(21, 30, layers=2, kv_heads=2)
@@ -332,8 +302,7 @@ class Admission(unittest.TestCase):
         self.refused("sinks", "local_attention", sinks=-1)
 
     def test_the_list_names_fields_and_modes(self):
-        done = subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True)
-        found = {one["name"]: one for one in json.loads(done.stdout)}
+        found = listed()
         for name, fields, signals in (("wg_kv", {"window": "256", "threshold": "0.1", "strict": "false", "page": "16"}, ["gate"]),
                                       ("local_attention", {"window": "256", "sinks": "0"}, []),
                                       ("duo_attention", {"window": "256", "sinks": "128", "retrieval": ""}, [])):

@@ -8,15 +8,10 @@ import copy
 import json
 import math
 import struct
-import subprocess
-import sys
-import tempfile
 import unittest
-from pathlib import Path
 
+from program import Runs, called, listed
 from traces import flat, write
-
-PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "kvreplay"
 
 # The whole table: two layers, two KV heads, four query heads, six entries, two channels, three recent rows.
 EXTENT = {"L": 2, "K": 2, "Q": 4, "N": 6, "D": 2, "V": 2, "W": 3, "R": 5, "T": 2, "c": 3, "f": 4, "p": 7, "j": 10, "o": 1, "a": 1}
@@ -59,27 +54,16 @@ def with_last(values, value):
     return made
 
 
-class BadTraces(unittest.TestCase):
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path = self.folder / "trace.safetensors"
-
+class BadTraces(Runs):
     def replay(self, *arguments):
-        out = self.folder / "out.safetensors"
-        done = subprocess.run([PROGRAM, self.path, "--policy", "snapkv", "--set", "window=2", "--budget", "3", "--out", out, *arguments],
-                              capture_output=True, text=True, check=False)
-        left = [path.name for path in self.folder.iterdir() if path.name.startswith("out")]
-        return done, left
+        done = called(self.path, "--policy", "snapkv", "--set", "window=2", "--budget", 3, "--out", self.out,
+                      *arguments)
+        return done, [path.name for path in self.folder.iterdir() if path.name.startswith("out")]
 
     def refused(self, what, found, *arguments):
         done, left = self.replay(*arguments)
-        with self.subTest(what=what, found=found, said=done.stderr):
-            self.assertEqual(done.returncode, 2)
-            self.assertEqual(done.stdout, "")
-            self.assertEqual(done.stderr.count("\n"), 1)
-            self.assertIn(what, done.stderr)
-            self.assertIn(found, done.stderr)
-            self.assertEqual(left, [])
+        self.fails(done, what, found, what=what, found=found)
+        self.assertEqual((done.stdout, left), ("", []))
 
     def broken(self, name, tensor, found, *arguments):
         """The trace with another tensor of this name, or without it; the line names it and tells what was found."""
@@ -155,8 +139,7 @@ class BadTraces(unittest.TestCase):
         tensors = good()
         tensors["external.one"] = ("F32", [1.0, math.nan, 2.0, -math.inf, 3.0, math.nan])
         write(self.path, {name: tensors[name] for name in ("external.one", "positions")})
-        done = subprocess.run([PROGRAM, self.path, "--policy", "external", "--set", "name=one", "--budget", "4", "--json"],
-                              capture_output=True, text=True, check=False)
+        done = self.run_program("--policy", "external", "--budget", 4, name="one")
         self.assertEqual((done.returncode, json.loads(done.stdout)["nan_scores"]), (0, 2))
 
     def test_integers(self):
@@ -182,21 +165,17 @@ class BadTraces(unittest.TestCase):
                    "attention_mass": ("attention_mass", "queries", "recent_queries", "row_lse"), "turn_queries": ("queries",),
                    "query_rows": ("query_rows", "query_positions")}
         words = {"recent_queries": "queries", "attention_mass": "queries", "query_rows": "external_queries"}
-        fields = {"external": ("--set", "name=one"), "carried": ("--set", "name=x"), "lu_kv": ("--set", "scores=x")}
-        out = self.folder / "out.safetensors"
-        listed = json.loads(subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True).stdout)
-        for policy in listed:
+        fields = {"external": {"name": "one"}, "carried": {"name": "x"}, "lu_kv": {"scores": "x"}}
+        for policy in listed().values():
             for signal in policy["signals"]:
                 begins = signal.removesuffix("NAME")
                 tensors = {name: one for name, one in good().items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
                 write(self.path, tensors)
                 budget = () if policy["name"] == "side_quest" else ("--budget", "3")
-                done = subprocess.run([PROGRAM, self.path, "--policy", policy["name"], *fields.get(policy["name"], ()), *budget,
-                                       "--mode", policy["modes"][0], "--out", out], capture_output=True, text=True, check=False)
-                with self.subTest(policy=policy["name"], signal=signal, said=done.stderr):
-                    self.assertEqual((done.returncode, done.stderr.count("\n"), out.exists()), (2, 1, False))
-                    named = words.get(signal, begins)
-                    self.assertTrue(named in done.stderr or policy["name"] == "lu_kv")
+                mode = ("--mode", policy["modes"][0])
+                done = self.run_program("--policy", policy["name"], *budget, *mode, **fields.get(policy["name"], {}))
+                named = () if policy["name"] == "lu_kv" else (words.get(signal, begins),)
+                self.fails(done, *named, policy=policy["name"], signal=signal)
 
     def test_missing(self):
         for name in ("query_rows", "query_positions", "span_begin", "span_end", *(n for n in NUMBERS if n.startswith("residual."))):
@@ -213,14 +192,10 @@ class BadTraces(unittest.TestCase):
                                        ("snapkv", ("keys", "values"), "queries"), ("h2o", ("keys",), "queries"),
                                        ("tova", ("keys",), "queries")):
             write(self.path, {name: good()[name] for name in signals})
-            done = subprocess.run([PROGRAM, self.path, "--policy", policy, "--budget", "3"], capture_output=True, text=True, check=False)
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
-            self.assertIn(f"needs signal {lacks}", done.stderr)
+            self.fails(self.run_program("--policy", policy, "--budget", 3), f"needs signal {lacks}")
         write(self.path, {"keys": good()["keys"]})
-        done = subprocess.run([PROGRAM, self.path, "--policy", "external", "--set", "name=other", "--budget", "3"],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
-        self.assertIn("tensor external.other = missing", done.stderr)
+        done = self.run_program("--policy", "external", "--budget", 3, name="other")
+        self.fails(done, "tensor external.other = missing")
 
     def test_modes_ask_for_what_they_read(self):
         write(self.path, {"keys": good()["keys"], "queries": good()["queries"]})
@@ -303,10 +278,8 @@ class BadTraces(unittest.TestCase):
 
     def test_out_that_cannot_be_written(self):
         write(self.path, good())
-        done = subprocess.run([PROGRAM, self.path, "--policy", "knorm", "--budget", "2", "--out", self.folder / "none" / "o"],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-        self.assertIn("--out", done.stderr)
+        self.out = self.folder / "none" / "o"
+        self.fails(self.run_program("--policy", "knorm", "--budget", 2), "--out")
 
     def test_the_table_has_no_element_that_is_not_a_number(self):
         self.assertTrue(all(math.isfinite(x) for _, values in good().values() for x in flat(values)))

@@ -7,12 +7,10 @@ Needs numpy; without it every test is skipped, and says so.
 """
 
 import json
-import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
-from reference_test import PROGRAM, Trace, as_dtype, np
+from program import Runs, called
+from reference_test import Trace, as_dtype, np
 from traces import ragged, read, write_arrays
 
 GROUPS = [0, 1, 0, 0, 2, 1]  # groups 0 and 1 are not adjacent, and group 2 is one layer
@@ -24,9 +22,9 @@ def members(group):
 
 
 @unittest.skipIf(np is None, "there is no numpy")
-class Groups(unittest.TestCase):
+class Groups(Runs):
     def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        super().setUp()
         self.trace = Trace(7, layers=LAYERS, query_heads=4, kv_heads=2, entries=120, dims=8, value_dims=8)
         self.dice = np.random.default_rng(8)
 
@@ -56,8 +54,7 @@ class Groups(unittest.TestCase):
     def replay(self, path, *arguments, policy, without=()):
         out = path.with_suffix(".out")
         kept = [word for group in without for word in ("--no-policy", str(group))]
-        command = [PROGRAM, path, "--policy", policy, *arguments, *kept, "--json", "--out", out]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        done = called(path, "--policy", policy, *arguments, *kept, "--json", "--out", out)
         self.assertEqual(done.returncode, 0, done.stderr)
         return read(out), json.loads(done.stdout)
 
@@ -220,15 +217,10 @@ class Groups(unittest.TestCase):
         self.assertEqual(self.replay(plain, *arguments, policy="h2o")[0], self.replay(one, *arguments, policy="h2o")[0])
 
     def refused(self, text, tensors, *arguments):
-        path = self.folder / "bad.safetensors"
-        write_arrays(path, tensors)
-        out = self.folder / "none.safetensors"
-        command = [PROGRAM, path, "--policy", "knorm", "--budget", 4, "--out", out, *arguments]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
-        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
-        self.assertIn(text, done.stderr)
-        self.assertFalse(out.exists())
+        write_arrays(self.path, tensors)
+        done = called(self.path, "--policy", "knorm", "--budget", 4, "--out", self.out, *arguments)
+        self.fails(done, text)
+        self.assertEqual(done.stdout, "")
 
     def test_bad_groups(self):
         tensors = self.tensors()

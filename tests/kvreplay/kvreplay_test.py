@@ -8,15 +8,10 @@ import json
 import math
 import random
 import struct
-import subprocess
-import sys
-import tempfile
 import unittest
-from pathlib import Path
 
+from program import Runs, called, listed
 from traces import ragged, read, write
-
-PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "kvreplay"
 
 
 # The methods, plainly -------------------------------------------------------------------------------------------------------
@@ -116,28 +111,14 @@ def tova_decode(trace, layer, prefill, budget):
 
 
 # The tests ------------------------------------------------------------------------------------------------------------------
-class Replay(unittest.TestCase):
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path = self.folder / "trace.safetensors"
-        self.out = self.folder / "out.safetensors"
-
-    def run_program(self, *arguments):
-        return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False)
-
+class Replay(Runs):
     def replay(self, *arguments):
-        self.out.unlink(missing_ok=True)
-        done = self.run_program(self.path, "--out", self.out, "--json", *arguments)
+        done = self.run_program(*arguments)
         self.assertEqual(done.returncode, 0, done.stderr)
         return read(self.out), json.loads(done.stdout)
 
     def refused(self, text, *arguments):
-        self.out.unlink(missing_ok=True)
-        done = self.run_program(self.path, "--out", self.out, *(arguments or ("--policy", "knorm", "--budget", "4")))
-        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
-        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-        self.assertIn(text, done.stderr)
-        self.assertFalse(self.out.exists())
+        self.fails(self.run_program(*(arguments or ("--policy", "knorm", "--budget", 4))), text)
 
     def test_streaming_llm_keeps_sinks_and_the_newest(self):
         write(self.path, {"positions": ("I32", list(range(10)))})
@@ -320,24 +301,23 @@ class Replay(unittest.TestCase):
                 ("--set page = abc, but quest's page is an integer", ("--policy", "quest", "--mode", "select", "--budget", "4", "--set", "page=abc")),
                 ("--set windw = 1, but local_attention has the fields window and sinks; did you mean window?", ("--policy", "local_attention", "--set", "windw=1")),
                 ("--set sinks = 4, but that field was given before", ("--policy", "local_attention", "--set", "sinks=2", "--set", "sinks=4"))):
-            done = self.run_program(self.path, *arguments)
+            done = self.run_program(*arguments)
+            self.fails(done, arguments=arguments)
             with self.subTest(arguments=arguments, said=done.stderr):
-                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
                 self.assertTrue(done.stderr.startswith("kvreplay: " + expected))
                 self.assertNotIn("column", done.stderr)
 
     def test_listing_and_description(self):
-        done = self.run_program("--list", "--json")
-        names = {one["name"]: one for one in json.loads(done.stdout)}
+        names = listed()
         self.assertLessEqual({"full", "streaming_llm", "snapkv", "h2o", "tova", "knorm", "random", "external"}, set(names))
         self.assertEqual([(f["name"], f["default"]) for f in names["snapkv"]["fields"]][:2], [("window", "32"), ("pool", "max:7")])
-        lines = self.run_program("--list").stdout.splitlines()
+        lines = called("--list").stdout.splitlines()
         for name, one in names.items():
             at = lines.index(name)
             self.assertEqual(lines[at + 1].split("; modes ")[1], ", ".join(one["modes"]))
             self.assertEqual(lines[at + 2 : at + 2 + len(one["fields"])], [f'  {f["name"]}={f["default"]} ({f["type"]})' for f in one["fields"]])
         write(self.path, Trace(1).tensors(), {"model": "none"})
-        told = json.loads(self.run_program(self.path, "--describe", "--json").stdout)
+        told = json.loads(called(self.path, "--describe", "--json").stdout)
         self.assertEqual((told["layers"], told["kv_heads"], told["entries"]), (2, 2, 24))
 
     def test_bad_traces_are_refused_in_one_line(self):

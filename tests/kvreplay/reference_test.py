@@ -9,20 +9,16 @@ scores themselves agree to the same. Needs numpy; without it every test is skipp
 
 import itertools
 import json
-import subprocess
-import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-from traces import ragged, read, write_arrays
+from program import Runs
+from traces import ragged
 
 try:
     import numpy as np
 except ImportError:
     np = None
 
-PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "kvreplay"
 NEAR = 2e-5  # float32 sums of 300 rows of logits of 64 products, against double
 
 
@@ -143,25 +139,9 @@ def forced_of(trace, live, sinks=0, recent=0, spans=()):
 
 
 @unittest.skipIf(np is None, "there is no numpy")
-class Reference(unittest.TestCase):
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
-
-    def write(self, trace, metadata=None, without=(), **more):
-        write_arrays(self.path, {name: one for name, one in {**trace.stored, **more}.items() if name not in without}, metadata)
-
+class Reference(Runs):
     def replay(self, *arguments):
-        files, told = [], None
-        for threads in ("1", "2"):
-            done = subprocess.run([PROGRAM, self.path, "--out", self.out, "--json", "--threads", threads, *map(str, arguments)],
-                                  capture_output=True, text=True, check=False)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            files.append(self.out.read_bytes())
-            told = json.loads(done.stdout)
-        self.assertEqual(files[0], files[1], "threads change the result")
-        self.told = told
-        return read(self.out)
+        return self.replay_in_threads((1, 2), *arguments)
 
     def same_set(self, found, score, forced, budget):
         kept, inside, _ = best(score, forced, budget)
@@ -443,15 +423,13 @@ class Reference(unittest.TestCase):
 
     def test_keys_turn_only_where_the_trace_says_how(self):
         trace = Trace(17)
-        arguments = ("--policy", "streaming_llm", "--budget", 90, "--layout", "compact_rerotated", "--out", self.out)
+        arguments = ("--policy", "streaming_llm", "--budget", 90, "--layout", "compact_rerotated")
         for metadata in (None, {"model": "none"}, {"rope_style": "neox"}):
             self.write(trace, metadata)
-            done = subprocess.run([PROGRAM, self.path, *map(str, arguments)], capture_output=True, text=True, check=False)
-            self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
+            done = self.run_program(*arguments)
+            self.fails(done, "rope_frequencies")
             self.assertTrue(done.stderr.startswith("kvreplay: --layout = compact_rerotated, but the trace does not say how its keys were rotated"))
-            self.assertIn("rope_frequencies", done.stderr)
             self.replay("--policy", "streaming_llm", "--budget", 90)  # other layouts do not turn keys
-            self.out.unlink()
 
     def decode(self, trace, prefill, score, forced, budget, segments, forget):
         """Runs a method step by step: what each segment holds, and who went when; no cut is a near tie."""

@@ -6,13 +6,10 @@
 Needs numpy; without it every test is skipped, and says so.
 """
 
-import json
-import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
-from reference_test import PROGRAM, as_dtype, best, np
+from program import Runs
+from reference_test import as_dtype, best, np
 from traces import ragged, read, write_arrays
 
 LAYERS, HEADS, N, ROW = 2, 3, 90, 4
@@ -68,12 +65,9 @@ def decode_pooled(log_beta, positions, start, budget, floor, buffer=1, offset=0,
 
 
 @unittest.skipIf(np is None, "there is no numpy")
-class Retention(unittest.TestCase):
+class Retention(Runs):
     policy = "trim_kv"
-
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
+    scope = ()  # options by which lanes share nothing
 
     def write(self, seed, dtype, gap=0, lanes=1):
         """`lanes`: what the retention of each is scaled by."""
@@ -84,44 +78,48 @@ class Retention(unittest.TestCase):
                                  "positions": ("I64", positions_of(gap).astype(np.int64))})
         return exact.astype(np.float32).reshape(LAYERS * HEADS, N)
 
-    def replay(self, *arguments):
-        done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--out", self.out, "--json", *map(str, arguments)],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.told = json.loads(done.stdout)
-        return read(self.out)
+    def run_program(self, *arguments, **fields):
+        return super().run_program("--policy", self.policy, *arguments, **fields)
 
     def scores(self, result):
         return np.array(result["scores"][1]).reshape(result["scores"][0])
 
+    def events(self, result):
+        return list(map(tuple, np.array(result["events"][1]).reshape(-1, 3).tolist()))
+
+    def same_prefill(self, log_beta, gap, budget, window, offset, near, atol=0, **fields):
+        """Of a buffer of 50: the best of all entries are kept, and the scores are those of the rule."""
+        live, forced, steps = np.arange(N), np.arange(N) >= N - window, fields.get("steps", 1)
+        result = self.replay("--budget", budget, *self.scope, "--threads", 2, window=window, buffer=50, **fields)
+        for s, kept in enumerate(ragged(result)):
+            score = score_of(log_beta[s], positions_of(gap), live, offset, steps)
+            self.assertEqual(kept, best(score, forced, budget)[0] if budget < N else list(range(N)))
+            if budget < N:
+                np.testing.assert_allclose(self.scores(result)[s][~forced], score[~forced], rtol=near, atol=atol)
+                self.assertTrue(np.all(np.isneginf(self.scores(result)[s][forced])))
+
+    def same_decoding(self, seed, start, budget, buffer, window, gap, offset, near, atol=0, **fields):
+        log_beta, steps = self.write(seed, "F32", gap), fields.get("steps", 1)
+        result = self.replay("--mode", "decode", "--prefill", start, "--budget", budget, *self.scope,
+                             buffer=buffer, window=window, **fields)
+        expected = []
+        for s, kept in enumerate(ragged(result)):
+            live, gone, scores = decode(log_beta[s], positions_of(gap), start, budget, buffer, window, offset, steps)
+            self.assertEqual(kept, live)
+            expected += [(t, s, j) for t, j in gone]
+            np.testing.assert_allclose(self.scores(result)[s], scores, rtol=near, atol=atol)
+        self.assertEqual(self.events(result), sorted(expected))
+
     def test_a_prefill_does_not_wait_for_the_buffer(self):
         for seed, (dtype, gap) in enumerate((("F32", 0), ("BF16", 7), ("F16", 0), ("F64", 3))):
-            log_beta, positions, live = self.write(seed, dtype, gap), positions_of(gap), np.arange(N)
+            log_beta = self.write(seed, dtype, gap)
             for offset, window, budget in ((0, 0, 20), (2, 0, 20), (0, 5, 20), (0, 30, 20), (0, 0, 0), (0, 0, N), (0, 0, N - 1)):
-                result = self.replay("--budget", budget, "--set", f"age_offset={offset}", "--set", f"window={window}",
-                                     "--set", "buffer=50", "--threads", 2)
-                for s, kept in enumerate(ragged(result)):
-                    score = score_of(log_beta[s], positions, live, offset)
-                    forced = live >= N - window
-                    self.assertEqual(kept, best(score, forced, budget)[0] if budget < N else list(range(N)))
-                    if budget < N:
-                        np.testing.assert_allclose(self.scores(result)[s][~forced], score[~forced], rtol=1e-6)
-                        self.assertTrue(np.all(np.isneginf(self.scores(result)[s][forced])))
+                self.same_prefill(log_beta, gap, budget, window, offset, 1e-6, age_offset=offset)
 
     def test_decoding_ages_what_moves(self):
         for seed, (start, budget, buffer, window, offset, gap) in enumerate(
                 ((30, 20, 1, 0, 0, 0), (0, 12, 1, 0, 0, 5), (40, 16, 8, 0, 2, 0), (10, 25, 1, 4, 0, 11), (90, 30, 1, 0, 0, 0))):
-            log_beta = self.write(seed, "F32", gap)
-            result = self.replay("--mode", "decode", "--prefill", start, "--budget", budget, "--set", f"buffer={buffer}",
-                                 "--set", f"window={window}", "--set", f"age_offset={offset}")
-            events = [tuple(one) for one in np.array(result["events"][1]).reshape(-1, 3).tolist()]
-            expected = []
-            for s, kept in enumerate(ragged(result)):
-                live, gone, scores = decode(log_beta[s], positions_of(gap), start, budget, buffer, window, offset)
-                self.assertEqual(kept, live)
-                expected += [(t, s, j) for t, j in gone]
-                np.testing.assert_allclose(self.scores(result)[s], scores, rtol=1e-6)
-            self.assertEqual(events, sorted(expected))
+            self.same_decoding(seed, start, budget, buffer, window, gap, offset, 1e-6, age_offset=offset)
 
     def test_heads_that_share_a_budget(self):
         log_beta, positions, live = self.write(9, "F32"), positions_of(0), np.arange(N)
@@ -143,14 +141,12 @@ class Retention(unittest.TestCase):
                     kept += live
                     expected += [(t, first + s, j) for t, s, j in gone]
                 self.assertEqual(ragged(result), kept)
-                self.assertEqual([tuple(one) for one in np.array(result["events"][1]).reshape(-1, 3).tolist()], sorted(expected))
+                self.assertEqual(self.events(result), sorted(expected))
 
     def test_a_buffer_that_is_none_is_refused_though_a_prefill_does_not_wait_for_it(self):
         self.write(3, "F32")
         for value in ("abc", "-7", "0"):
-            done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--budget", "5", "--set", f"buffer={value}"],
-                                  capture_output=True, text=True, check=False)
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+            self.fails(self.run_program("--budget", 5, buffer=value))
         result = self.replay("--budget", 5, "--budget-scope", "lane", "--set", " buffer=100")
         self.assertEqual([len(kept) for kept in ragged(result)], [5] * (LAYERS * HEADS))
         self.assertIn("buffer=100", self.told["spec"])
@@ -158,10 +154,7 @@ class Retention(unittest.TestCase):
     def test_a_trace_without_log_beta_is_refused(self):
         rows = np.zeros((1, 1, 4, ROW), np.float32)
         write_arrays(self.path, {"keys": ("F32", rows), "values": ("F32", rows)})
-        done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--budget", "2"], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("log_beta", done.stderr)
-        self.assertEqual(done.stderr.count("\n"), 1)
+        self.refused("log_beta", "--budget", 2)
 
 
 @unittest.skipIf(np is None, "there is no numpy")
@@ -169,20 +162,17 @@ class OverSteps(Retention):
     """DBTrimKV: ages count from 1, retention is summed over steps, and all lanes share a budget."""
 
     policy = "db_trim_kv"
+    scope = ("--budget-scope", "lane")
     STEPS = (1, 2, 7, 512)
 
     def test_a_prefill_does_not_wait_for_the_buffer(self):
         for seed, steps in enumerate(self.STEPS):
-            log_beta, positions, live = self.write(seed, ("F32", "BF16", "F16", "F64")[seed], 3 * (seed % 2)), positions_of(3 * (seed % 2)), np.arange(N)
+            gap = 3 * (seed % 2)
+            log_beta = self.write(seed, ("F32", "BF16", "F16", "F64")[seed], gap)
             log_beta[:, ::7] = 0  # a beta of 1
             self.rewrite(log_beta)
             for window, budget in ((0, 20), (5, 20), (30, 20), (0, 0), (0, N), (0, N - 1)):
-                result = self.replay("--budget", budget, "--budget-scope", "lane", "--set", f"steps={steps}", "--set", f"window={window}", "--set", "buffer=50")
-                for s, kept in enumerate(ragged(result)):
-                    score, forced = score_of(log_beta[s], positions, live, 1, steps), live >= N - window
-                    self.assertEqual(kept, best(score, forced, budget)[0] if budget < N else list(range(N)))
-                    if budget < N:
-                        np.testing.assert_allclose(self.scores(result)[s][~forced], score[~forced], rtol=2e-6, atol=2e-6)
+                self.same_prefill(log_beta, gap, budget, window, 1, 2e-6, 2e-6, steps=steps)
 
     def rewrite(self, log_beta):
         tensors = read(self.path)
@@ -192,17 +182,7 @@ class OverSteps(Retention):
     def test_decoding_ages_what_moves(self):
         for seed, (start, budget, buffer, window, steps, gap) in enumerate(
                 ((30, 20, 1, 0, 1, 0), (0, 12, 1, 0, 16, 5), (40, 16, 8, 0, 2, 0), (10, 25, 1, 4, 512, 11), (90, 30, 1, 0, 3, 0))):
-            log_beta = self.write(seed, "F32", gap)
-            result = self.replay("--mode", "decode", "--prefill", start, "--budget", budget, "--budget-scope", "lane", "--set", f"buffer={buffer}",
-                                 "--set", f"window={window}", "--set", f"steps={steps}")
-            events = [tuple(one) for one in np.array(result["events"][1]).reshape(-1, 3).tolist()]
-            expected = []
-            for s, kept in enumerate(ragged(result)):
-                live, gone, scores = decode(log_beta[s], positions_of(gap), start, budget, buffer, window, 1, steps)
-                self.assertEqual(kept, live)
-                expected += [(t, s, j) for t, j in gone]
-                np.testing.assert_allclose(self.scores(result)[s], scores, rtol=2e-6, atol=2e-6)
-            self.assertEqual(events, sorted(expected))
+            self.same_decoding(seed, start, budget, buffer, window, gap, 1, 2e-6, 2e-6, steps=steps)
 
     def test_heads_that_share_a_budget(self):
         log_beta, positions, live = self.write(9, "F32"), positions_of(0), np.arange(N)
@@ -218,14 +198,12 @@ class OverSteps(Retention):
                                  "--set", f"buffer={buffer}", "--set", f"steps={steps}")
             kept, gone = decode_pooled(log_beta, positions_of(5), start, 9, floor, buffer, 1, steps)
             self.assertEqual(ragged(result), kept)
-            self.assertEqual([tuple(one) for one in np.array(result["events"][1]).reshape(-1, 3).tolist()], sorted(gone))
+            self.assertEqual(self.events(result), sorted(gone))
 
     def test_values_it_refuses(self):
         self.write(3, "F32")
         for value in ("steps=0", "steps=x", "buffer=0", "window=-1", "age_offset=2"):
-            done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--budget", "5", "--set", value], capture_output=True, text=True, check=False)
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-            self.assertIn(value.partition("=")[0], done.stderr)
+            self.refused(value.partition("=")[0], "--budget", 5, "--set", value)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,12 @@ Keys and queries are small multiples of 1/8, so that bounds are exact in float32
 Needs numpy; without it only the examples by hand run, and it says so.
 """
 
-import json
-import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
 from admission_test import Small
-from reference_test import PROGRAM, np
-from traces import ragged, read, write_arrays
+from program import Runs, listed
+from reference_test import np
+from traces import ragged, write_arrays
 
 
 # A lane's pages, by hand ------------------------------------------------------------------------------------------------------
@@ -68,45 +65,23 @@ class Model(unittest.TestCase):
         self.assertEqual([chooser(layer, 0, 1) for layer in range(4)], [0, 1, 2, 3])
 
 
-class Selecting(unittest.TestCase):
+class Selecting(Runs):
     """What the tests of all selections do with the program."""
 
     policy = None
-
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
 
     def write(self, trace, names=("keys", "values", "queries", "positions"), **more):
         write_arrays(self.path, {**{name: one for name, one in trace.stored.items() if name in names}, **more})
 
     def run_program(self, *arguments, policy=None, mode="select", **fields):
-        policy = policy or self.policy
-        self.out.unlink(missing_ok=True)
-        sets = [part for name, value in fields.items() for part in ("--set", f"{name}={value}")]
-        return subprocess.run([PROGRAM, self.path, "--policy", policy, "--mode", mode, "--out", self.out, "--json", *map(str, arguments), *sets],
-                              capture_output=True, text=True, check=False)
+        return super().run_program("--policy", policy or self.policy, "--mode", mode, *arguments, **fields)
 
     def replay(self, *arguments, **fields):
         self.attends = "--attend" in arguments
-        done = self.run_program(*arguments, **fields)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.told = json.loads(done.stdout)
-        return read(self.out)
-
-    def refused(self, text, *arguments, **fields):
-        done = self.run_program(*arguments, **fields)
-        with self.subTest(arguments=arguments, fields=fields, said=done.stderr):
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-            self.assertIn(text, done.stderr)
-            self.assertFalse(self.out.exists())
+        return super().replay(*arguments, **fields)
 
     def by_spec(self, spec, *arguments):
-        self.out.unlink(missing_ok=True)
-        done = subprocess.run([PROGRAM, self.path, "--spec", spec, "--mode", "select", "--out", self.out, *map(str, arguments)],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual((done.returncode, done.stderr), (0, ""), spec)
-        return read(self.out)
+        return self.result_of(Runs.run_program(self, "--spec", spec, "--mode", "select", *arguments), spec)
 
     def pages(self, result):
         offsets, ids = result["pages.offsets"][1], result["pages.ids"][1]
@@ -180,11 +155,7 @@ class Selection(Selecting):
 
     def test_threads_change_nothing(self):
         self.write(Small(21, 60, layers=3, kv_heads=3))
-        files = []
-        for threads in (1, 3):
-            self.replay("--budget", 24, "--attend", "--threads", threads, page=4, dense_layers=1)
-            files.append(self.out.read_bytes())
-        self.assertEqual(*files)
+        self.replay_in_threads((1, 3), "--budget", 24, "--attend", page=4, dense_layers=1)
 
     def test_the_maximum_is_over_the_group_and_a_product_has_a_sign(self):
         """One head wants page 0, the other page 2; a sum or a mean over the group would prefer page 1; its largest |k| is page 3."""
@@ -281,11 +252,8 @@ class Selection(Selecting):
                            ("select: quest | inherit(2) | inherit(3) | budget(8)", "column 30 = inherit, but there is one before, at column 17"),
                            ("select: quest | inherit(x) | budget(8)", "inherit's layers is an integer"),
                            ("evict: knorm | inherit(2)", "column 16 = inherit, but")):
-            done = subprocess.run([PROGRAM, self.path, "--spec", spec, "--out", self.out, *(("--mode", "select") if spec.startswith("select") else ())],
-                                  capture_output=True, text=True, check=False)
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), spec)
-            self.assertIn(said, done.stderr)
-            self.assertFalse(self.out.exists())
+            mode = ("--mode", "select") if spec.startswith("select") else ()
+            self.fails(Runs.run_program(self, "--spec", spec, *mode), said, spec=spec)
 
     def test_bad_input(self):
         trace = Small(29, 12)
@@ -306,8 +274,7 @@ class Selection(Selecting):
         self.refused("keys", "--budget", 8)
 
     def test_the_list_names_fields_and_modes(self):
-        done = subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True)
-        found = {one["name"]: one for one in json.loads(done.stdout)}["quest"]
+        found = listed()["quest"]
         self.assertEqual({one["name"]: one["default"] for one in found["fields"]}, {"page": "16", "dense_layers": "2", "group": "max"})
         self.assertEqual(found["modes"], ["select"])
 
@@ -355,11 +322,7 @@ class Gates(Selecting):
 
     def test_threads_change_nothing(self):
         self.gated(21, 60, 4, layers=3, kv_heads=3)
-        files = []
-        for threads in (1, 3):
-            self.replay("--budget", 24, "--attend", "--threads", threads, page=4)
-            files.append(self.out.read_bytes())
-        self.assertEqual(*files)
+        self.replay_in_threads((1, 3), "--budget", 24, "--attend", page=4)
 
     def test_pages_of_one_entry_are_the_best_entries(self):
         trace = self.gated(23, 30, 1, layers=2)
@@ -375,10 +338,7 @@ class Gates(Selecting):
     def test_a_spec_and_a_ratio(self):
         trace = self.gated(25, 100, 64, name="seer")
         by_name = self.replay("--budget", 64, name="seer", page=64, dense_layers=1)
-        done = subprocess.run([PROGRAM, self.path, "--spec", "select: page_gates(seer, page=64) | budget(64) | dense(1)", "--mode", "select", "--out", self.out],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertEqual(read(self.out), by_name)
+        self.assertEqual(self.by_spec("select: page_gates(seer, page=64) | budget(64) | dense(1)"), by_name)
         trace = self.gated(26, 64, 4)
         self.assertEqual(self.pages(self.replay("--ratio", .5, page=4)), self.expected(trace, 32, 4, 0))
 
@@ -427,8 +387,7 @@ class Gates(Selecting):
         self.assertEqual(self.pages(self.replay("--budget", 12, page=4)), whole)
 
     def test_the_list_names_fields_and_modes(self):
-        done = subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True)
-        found = {one["name"]: one for one in json.loads(done.stdout)}["page_gates"]
+        found = listed()["page_gates"]
         self.assertEqual({one["name"]: one["default"] for one in found["fields"]}, {"name": "page_gates", "page": "64", "dense_layers": "0"})
         self.assertEqual((found["modes"], found["signals"]), (["select"], ["page_gate.NAME"]))
 

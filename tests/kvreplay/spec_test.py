@@ -7,13 +7,13 @@ Needs numpy; without it every test is skipped, and says so.
 """
 
 import json
-import subprocess
 import unittest
 
 import admission_test
 from admission_test import Small, admitted, run_lane
-from reference_test import PROGRAM, np
-from traces import ragged, read, write_arrays
+from program import Runs
+from reference_test import np
+from traces import ragged, write_arrays
 
 EVICTIONS = (
     ("snapkv", "snapkv | budget(12)", ("--budget", 12), {}),
@@ -42,15 +42,10 @@ class Spec(admission_test.Admission):
         return made
 
     def by_spec(self, spec, *arguments):
-        done = self.run_spec(spec, *arguments)
-        self.assertEqual((done.returncode, done.stderr), (0, ""), spec)
-        return read(self.out)
+        return self.result_of(self.run_spec(spec, *arguments), spec)
 
     def run_spec(self, spec, *arguments):
-        self.out.unlink(missing_ok=True)
-        return subprocess.run(
-            [PROGRAM, self.path, "--spec", spec, "--out", self.out, "--json", *map(str, arguments)],
-            capture_output=True, text=True, check=False)
+        return Runs.run_program(self, "--spec", spec, *arguments)
 
     def alike(self, policy, spec, *mode, options=(), **fields):
         by_policy = self.replay(policy, *mode, *options, **fields)
@@ -115,7 +110,7 @@ class Spec(admission_test.Admission):
             ("evict: lu_kv | budget(12)", "lu_kv.scores"),
         ):
             done = self.run_spec(spec)
-            self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
+            self.fails(done)
             self.assertIn(f" {missing} = ", done.stderr.replace(f"= {missing},", f" {missing} = "), spec)
 
     def test_frozen_scores(self):
@@ -146,9 +141,7 @@ class Spec(admission_test.Admission):
                                   ("token_class", np.full(40, 32, np.int32), "tensor token_class = 32, but there are 32 classes")):
             kept = trace.stored.pop(name)
             self.write(trace)
-            done = self.run_spec("knorm | prompt | marks | budget(20)")
-            self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
-            self.assertIn(f"tensor {name} = missing", done.stderr)
+            self.fails(self.run_spec("knorm | prompt | marks | budget(20)"), f"tensor {name} = missing")
             trace.stored[name] = ("I32", wrong)
             self.write(trace)
             self.assertIn(said, self.run_spec("knorm | prompt | marks | budget(20)").stderr)
@@ -202,9 +195,7 @@ class Spec(admission_test.Admission):
         self.assertIn("tensor table.other = missing, but the budget reads it", done.stderr)
         trace.stored["table.importance"] = ("F32", np.zeros(4, np.float32))
         self.write(trace)
-        done = self.run_spec("knorm | budget(8, by=importance, table=importance)")
-        self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
-        self.assertIn("table.importance", done.stderr)
+        self.fails(self.run_spec("knorm | budget(8, by=importance, table=importance)"), "table.importance")
 
     def test_a_budget_of_what_was_seen(self):
         """While decoding it grows with the sequence: half of all tokens so far, by the newest position."""
@@ -227,9 +218,7 @@ class Spec(admission_test.Admission):
 
     def test_lowest_one_is_of_engines(self):
         self.trace(8)
-        done = self.run_spec("knorm | budget(9) | lowest_one")
-        self.assertEqual((done.returncode, self.out.exists()), (2, False))
-        self.assertIn("lowest_one lists what is dropped", done.stderr)
+        self.fails(self.run_spec("knorm | budget(9) | lowest_one"), "lowest_one lists what is dropped")
 
     def test_a_wrong_spec_is_refused(self):
         trace = self.trace(5)
@@ -245,10 +234,7 @@ class Spec(admission_test.Admission):
             ("admit: write_gate", ("--budget", 8), "--spec says the whole policy"),
             ("select: quest | budget(8) | dense(-1)", ("--mode", "select"), "dense"),
         ):
-            done = self.run_spec(spec, *mode)
-            with self.subTest(spec=spec, mode=mode, said=done.stderr):
-                self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
-                self.assertIn(said, done.stderr)
+            self.fails(self.run_spec(spec, *mode), said, spec=spec, mode=mode)
         self.write(trace, without=("gate",))
         self.assertIn("tensor gate = missing, but write_gate admits by it", self.run_spec("admit: write_gate").stderr)
 

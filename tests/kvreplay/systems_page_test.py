@@ -8,13 +8,12 @@ Needs numpy; without it every test is skipped, and says so.
 
 import json
 import re
-import subprocess
-import tempfile
 import unittest
 from pathlib import Path
 
-from reference_test import PROGRAM, Trace, np
-from traces import read, write_arrays
+from program import Runs, listed
+from reference_test import Trace, np
+from traces import read
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "systems.md"
 ENTRIES = 700
@@ -29,10 +28,9 @@ def rows():
 
 
 @unittest.skipIf(np is None, "there is no numpy")
-class Page(unittest.TestCase):
+class Page(Runs):
     def setUp(self):
-        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path, self.out = folder / "trace.safetensors", folder / "out.safetensors"
+        super().setUp()
         trace, dice = Trace(0, "F32", 3, 4, 2, ENTRIES, dims=8, value_dims=8), np.random.default_rng(0)
         stored = trace.stored
         for name in ("log_beta", "external.x", "gate", *(f"birth.{one}" for one in ("surprise", "fast_kvzip", "locret", "kvzap"))):
@@ -44,14 +42,10 @@ class Page(unittest.TestCase):
         stored["query_rows"] = ("F32", dice.normal(0, 1, (3, 4, 8, 8)).astype(np.float32))
         stored["query_positions"] = ("I32", np.arange(ENTRIES, ENTRIES + 8, dtype=np.int32))
         stored["stale_begin"], stored["stale_end"] = ("I32", np.array([100], np.int32)), ("I32", np.array([300], np.int32))
-        write_arrays(self.path, stored)
-
-    def run_program(self, *arguments):
-        self.out.unlink(missing_ok=True)
-        return subprocess.run([PROGRAM, self.path, "--out", self.out, "--json", *arguments], capture_output=True, text=True, check=False)
+        self.write(trace)
 
     def test_every_row_has_a_spec_that_runs(self):
-        names = {one["name"] for one in json.loads(subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True).stdout)}
+        names = set(listed())
         seen = 0
         for system, texts in rows():
             ran = 0

@@ -8,20 +8,19 @@ themselves agree to the same. A system that the program does not know fails. Nee
 """
 
 import json
-import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
-NAMED = [sys.argv.pop(2) for _ in sys.argv[2:]]  # before reference_test takes the program
+NAMED = [sys.argv.pop(2) for _ in sys.argv[2:]]  # before `program` takes the program
 KNOWN = [line for line in (Path(__file__).parent / "systems.txt").read_text().split("\n") if line and not line.startswith("#")]
 
 import admission_test
 import oracles
 from admission_test import admitted, run_lane
 from oracles import NEAR, budget_of, first_ones, last_ones, np, ranking
-from reference_test import PROGRAM, Trace, as_dtype
+from program import Runs, listed
+from reference_test import Trace, as_dtype
 from traces import ragged, read, write_arrays
 
 
@@ -62,30 +61,11 @@ class Decision:
 
 
 @unittest.skipIf(np is None, "there is no numpy")
-class System(unittest.TestCase):
+class System(Runs):
     policy, told = None, {"nan_scores": None}
 
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
-
-    def write(self, trace, metadata=None, without=()):
-        write_arrays(self.path, {name: one for name, one in trace.stored.items() if name not in without}, metadata)
-
-    def run_program(self, *arguments):
-        self.out.unlink(missing_ok=True)
-        return subprocess.run([PROGRAM, self.path, "--out", self.out, "--json", *map(str, arguments)], capture_output=True, text=True, check=False)
-
     def replay(self, *arguments, **fields):
-        sets = [part for name, value in fields.items() for part in ("--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}")]
-        files = []
-        for threads in (1, 2):
-            done = self.run_program("--policy", self.policy, "--threads", threads, *arguments, *sets)
-            self.assertEqual(done.returncode, 0, f"{self.policy} {arguments} {fields}: {done.stderr}")
-            files.append(self.out.read_bytes())
-        self.assertEqual(files[0], files[1], "threads change the result")
-        self.told = json.loads(done.stdout)
-        return read(self.out)
+        return self.replay_in_threads((1, 2), "--policy", self.policy, *arguments, **fields)
 
     def decides(self, decision, *arguments, **fields):
         """Runs the program, and compares what it decided."""
@@ -158,14 +138,43 @@ def small(seed, entries, heads=(2, 2), layers=3, dtype="F32", **more):
     return Trace(seed, dtype, layers, heads[0], heads[1], entries, **{"dims": 16, "value_dims": 8, **more})
 
 
-def how_much(budget, ratio):
-    return ("--ratio", ratio) if ratio is not None else ("--budget", budget)
+def how_much(budget, ratio, sinks=0, recent=0):
+    """The options that say what may be kept, and what is forced besides."""
+    limit = ("--ratio", ratio) if ratio is not None else ("--budget", budget)
+    return (*limit, *(("--sinks", sinks) if sinks else ()), *(("--recent", recent) if recent else ()))
 
 
 GROUPS = ((2, 2), (8, 2), (8, 1))  # groups of 1, 4 and 8 query heads
 
 
-class PyramidKv(System):
+class Windowed(System):
+    """Systems that observe by the last rows, which they keep."""
+
+    def write_recent(self, trace, rows):
+        """The trace, of whose query rows only the last are told."""
+        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -rows:]))
+        self.write(trace, without=("queries",))
+
+    def test_a_window_of_all_entries_scores_nothing(self):
+        for n in (1, 20, 32):
+            trace = small(30, n)
+            self.write(trace)
+            for budget in (0, n - 1, n):
+                self.same(trace, budget)
+        self.same(trace, 16, window=50)
+
+    def test_a_model_of_its_own_scale_cap_and_sinks(self):
+        trace = small(31, 90, (8, 2))
+        self.write(trace, trace.model_says(8, 0.3, 4.0, "F32"))
+        self.same(trace, 50)
+
+    def test_rows_that_are_recent_only(self):
+        trace = small(32, 90, (8, 2))
+        self.write_recent(trace, 40)
+        self.same(trace, 50)
+
+
+class PyramidKv(Windowed):
     policy = "pyramid_kv"
 
     def pyramid(self, trace, budget=None, ratio=None, window=32, pool="max:7", rows="sum", group="mean", beta=20, rule="exact", sinks=0):
@@ -181,8 +190,7 @@ class PyramidKv(System):
 
     def same(self, trace, budget=None, ratio=None, sinks=0, **fields):
         with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, **fields):
-            more = ("--sinks", sinks) if sinks else ()
-            self.decides(self.pyramid(trace, budget, ratio, sinks=sinks, **fields), *how_much(budget, ratio), *more, **fields)
+            self.decides(self.pyramid(trace, budget, ratio, sinks=sinks, **fields), *how_much(budget, ratio, sinks), **fields)
 
     def test_rules_in_every_group_and_type(self):
         for seed, heads in enumerate(GROUPS):
@@ -219,36 +227,20 @@ class PyramidKv(System):
             for ratio in (0.0, 0.1, 0.34, 0.5, 0.75, 0.9, 1.0):
                 self.same(trace, ratio=ratio, window=8, rule=rule)
 
-    def test_a_window_of_all_entries_scores_nothing(self):
-        for n in (1, 20, 32):
-            trace = small(30, n)
-            self.write(trace)
-            for budget in (0, n - 1, n):
-                self.same(trace, budget)
-        self.same(trace, 16, window=50)
-
     def test_entries_that_are_forced_besides(self):
         trace = small(31, 150, (8, 2), layers=4)
         self.write(trace)
         for rule in ("exact", "kvpress", "factory"):
             self.same(trace, 40, sinks=4, rule=rule, window=16)
 
-    def test_a_model_of_its_own_scale_cap_and_sinks(self):
-        trace = small(32, 100, (8, 2))
-        self.write(trace, trace.model_says(5, 0.3, 4.0, "F32"))
-        self.same(trace, 30, window=16)
-
-    def test_rows_that_are_recent_only(self):
+    def test_rows_that_are_recent_only_by_another_rule(self):
         trace = small(33, 100, (8, 2))
-        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -40:]))
-        self.write(trace, without=("queries",))
-        self.same(trace, 50)
+        self.write_recent(trace, 40)
         self.same(trace, 50, window=8, rule="kvpress")
 
     def test_fewer_rows_than_the_window(self):
         trace = small(34, 100, (8, 2))
-        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -8:]))
-        self.write(trace, without=("queries",))
+        self.write_recent(trace, 8)
         self.decides(self.pyramid(trace, 50, window=8), "--budget", 50, window=32)  # the window is of the rows there are
 
 
@@ -262,8 +254,8 @@ class ObservedAttention(System):
 
     def same(self, trace, budget=None, ratio=None, mass=None, sinks=0, recent=0, **fields):
         with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, **fields):
-            more = ("--sinks", sinks, "--recent", recent) if sinks or recent else ()
-            self.decides(self.observed(trace, budget, ratio, mass, sinks=sinks, recent=recent, **fields), *how_much(budget, ratio), *more, **fields)
+            decision = self.observed(trace, budget, ratio, mass, sinks=sinks, recent=recent, **fields)
+            self.decides(decision, *how_much(budget, ratio, sinks, recent), **fields)
 
     def test_queries_in_every_group_and_type(self):
         for seed, heads in enumerate((*GROUPS, (8, 2))):
@@ -350,9 +342,8 @@ class ExternalRows(System):
         scores = [oracles.external_row_scores(trace, *lane, lse=trace.lse, **how) for lane in trace.lanes()]
         forced = last_ones(trace.n, how["recent"]) | first_ones(trace, sinks)
         with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, **fields):
-            more = ("--sinks", sinks) if sinks else ()
             decision = Decision(scores, [forced] * len(scores), [budget_of(trace.n, budget, ratio)] * len(scores))
-            self.decides(decision, *how_much(budget, ratio), *more, **fields)
+            self.decides(decision, *how_much(budget, ratio, sinks), **fields)
 
     def test_every_group_and_type(self):
         for seed, heads in enumerate((*GROUPS, (8, 2))):
@@ -508,7 +499,7 @@ class FastKvzip(System):
                 self.same(trace, numbers, budget)
 
 
-class Nacl(System):
+class Nacl(Windowed):
     policy = "nacl"
 
     def same(self, trace, budget=None, ratio=None, sinks=0, **fields):
@@ -519,8 +510,8 @@ class Nacl(System):
             made = [oracles.nacl(trace, *lane, allowed, how["window"], how["random"], how["group"], how["seed"], forced) for lane in trace.lanes()]
             if trace.n > allowed:
                 self.assertGreater(min(gap for _, gap in made), 2 * NEAR, "a near tie: choose another seed")
-            more = ("--sinks", sinks) if sinks else ()
-            self.decides(Decision([scores for scores, _ in made], [forced] * len(made), [allowed] * len(made)), *how_much(budget, ratio), *more, **fields)
+            decision = Decision([scores for scores, _ in made], [forced] * len(made), [allowed] * len(made))
+            self.decides(decision, *how_much(budget, ratio, sinks), **fields)
 
     def test_every_group_and_type(self):
         for seed, heads in enumerate((*GROUPS, (8, 2))):
@@ -544,25 +535,6 @@ class Nacl(System):
         self.write(trace)
         for seed, group in ((0, "mean"), (1, "sum"), (4294967295, "max"), (42, "mean")):
             self.same(trace, 60, seed=seed, group=group, random=0.5)
-
-    def test_a_window_of_all_entries(self):
-        for n in (1, 20, 32):
-            trace = small(30, n)
-            self.write(trace)
-            for budget in (0, n - 1, n):
-                self.same(trace, budget)
-        self.same(trace, 16, window=50)
-
-    def test_a_model_of_its_own_scale_cap_and_sinks(self):
-        trace = small(31, 90, (8, 2))
-        self.write(trace, trace.model_says(8, 0.3, 4.0, "F32"))
-        self.same(trace, 50)
-
-    def test_rows_that_are_recent_only(self):
-        trace = small(32, 90, (8, 2))
-        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -40:]))
-        self.write(trace, without=("queries",))
-        self.same(trace, 50)
 
 
 class SirLlm(System):
@@ -984,19 +956,14 @@ class SideQuest(System):
                 if values is not None:
                     trace.stored[name] = ("I32", np.array(values, np.int32))
             self.write(trace)
-            done = self.run_program("--policy", self.policy)
-            with self.subTest(begin=begin, end=end, said=done.stderr):
-                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-                self.assertIn(said, done.stderr)
+            self.fails(self.run_program("--policy", self.policy), said, begin=begin, end=end)
 
     def test_a_budget_is_refused(self):
         trace = small(7, 30)
         trace.stored["stale_begin"] = trace.stored["stale_end"] = ("I32", np.array([4], np.int32))
         self.write(trace)
         for more in (("--budget", 10), ("--ratio", 0.5)):
-            done = self.run_program("--policy", self.policy, *more)
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-            self.assertIn(f"{more[0]} = {more[1]}, but at_least keeps however many", done.stderr)
+            self.refused(f"{more[0]} = {more[1]}, but at_least keeps however many", "--policy", self.policy, *more)
 
 
 SYSTEMS = {"pyramid_kv": PyramidKv, "observed_attention": ObservedAttention, "lookahead_kv": LookaheadKv, "dapq": Dapq, "fast_kvzip": FastKvzip,
@@ -1026,11 +993,7 @@ class Contract(System):
     system = None
 
     def refused(self, text, *arguments):
-        done = self.run_program("--policy", self.system, *arguments)
-        with self.subTest(arguments=arguments, said=done.stderr):
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-            self.assertIn(text, done.stderr)
-            self.assertFalse(self.out.exists())
+        super().refused(text, "--policy", self.system, *arguments)
 
     def a_trace(self, without=()):
         trace = small(0, 40)
@@ -1046,14 +1009,13 @@ class Contract(System):
         self.budget = {"kvzap": (), "attention_gate": (), "side_quest": (), "lu_kv": ("--ratio", 0.5, "--set", "scores=mine")}.get(self.system, ("--budget", 20))
 
     def test_fields_defaults_modes_and_what_it_decides_for(self):
-        done = subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True)
-        listed = {one["name"]: one for one in json.loads(done.stdout)}
-        self.assertIn(self.system, listed)
+        known = listed()
+        self.assertIn(self.system, known)
         fields, modes, granularity, _, _ = CONTRACTS[self.system]
-        found = {one["name"]: as_number(one["default"]) for one in listed[self.system]["fields"]}
+        found = {one["name"]: as_number(one["default"]) for one in known[self.system]["fields"]}
         self.assertEqual(found, {name: as_number(value) for name, _, value in (one.partition("=") for one in fields.split())})
-        self.assertEqual([mode for mode in listed[self.system]["modes"] if mode in ("prefill", "decode", "turns", "chunks", "select")], modes.split())
-        self.assertEqual(listed[self.system]["granularity"], granularity)
+        self.assertEqual([mode for mode in known[self.system]["modes"] if mode in ("prefill", "decode", "turns", "chunks", "select")], modes.split())
+        self.assertEqual(known[self.system]["granularity"], granularity)
 
     def test_a_tensor_that_is_missing_is_named(self):
         needed = CONTRACTS[self.system][3]

@@ -7,16 +7,13 @@ A keep set may differ from the reference's only in entries whose scores are with
 scores and the memory agree to the same. Needs numpy; without it every test is skipped, and says so.
 """
 
-import json
 import math
-import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
 import reference_test
-from reference_test import PROGRAM, Trace, best, forced_of, np
-from traces import ragged, read, write_arrays
+from program import Runs, listed
+from reference_test import Trace, best, forced_of, np
+from traces import ragged, write_arrays
 
 NEAR = 2e-5
 NO_EXTRA = {"sinks": 0, "recent": 0, "spans": ()}
@@ -103,11 +100,7 @@ SPANS = ((60, 70), (70, 71), (100, 110), (0, 0), (150, 203), (299, 300))  # in t
 
 
 @unittest.skipIf(np is None, "there is no numpy")
-class Turns(unittest.TestCase):
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
-
+class Turns(Runs):
     def write(self, trace, ends=ENDS, spans=SPANS, residual=None, without=(), dtype="I32", metadata=None):
         as_integers = np.int32 if dtype == "I32" else np.int64
         tensors = {**trace.stored, "turn_end": (dtype, np.array(ends, as_integers))}
@@ -118,30 +111,14 @@ class Turns(unittest.TestCase):
             tensors["residual." + name] = ("F32", values)
         write_arrays(self.path, {name: one for name, one in tensors.items() if name not in without}, metadata)
 
-    def run_program(self, *arguments):
-        self.out.unlink(missing_ok=True)
-        return subprocess.run([PROGRAM, self.path, "--policy", "intent_kv", "--out", self.out, "--json", *map(str, arguments)],
-                              capture_output=True, text=True, check=False)
+    def run_program(self, *arguments, **fields):
+        return super().run_program("--policy", "intent_kv", *arguments, **fields)
 
     def replay(self, budget, how=None, *arguments, mode="turns"):
-        """The result with one thread and with three, which must be the same bytes."""
-        sets = [part for name, value in (how or {}).items() if name != "residual"
-                for part in ("--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}")]
-        files = []
-        for threads in (1, 3):
-            done = self.run_program("--budget", budget, "--mode", mode, "--threads", threads, *sets, *arguments)
-            self.assertEqual((done.returncode, done.stderr), (0, ""))
-            files.append(self.out.read_bytes())
-        self.assertEqual(files[0], files[1], "threads change the result")
-        self.told = json.loads(done.stdout)
-        return read(self.out)
-
-    def refused(self, text, *arguments):
-        done = self.run_program(*arguments)
-        with self.subTest(said=done.stderr):
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-            self.assertIn(text, done.stderr)
-            self.assertFalse(self.out.exists())
+        fields = {name: value for name, value in (how or {}).items() if name != "residual"}
+        result = self.replay_in_threads((1, 3), "--budget", budget, "--mode", mode, *arguments, **fields)
+        self.assertEqual(self.warnings, "")
+        return result
 
     def same_set(self, found, score, forced, budget):
         kept, inside, _ = best(score, forced, budget)
@@ -399,8 +376,7 @@ class Turns(unittest.TestCase):
         trace.stored["keys"] = kept
 
     def test_the_list_names_the_fields_and_their_defaults(self):
-        done = subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=False)
-        one = {each["name"]: each for each in json.loads(done.stdout)}["intent_kv"]
+        one = listed()["intent_kv"]
         defaults = {field["name"]: field["default"] for field in one["fields"]}
         self.assertLessEqual({"mode": "memory", "lambda": "0.5", "prefix": "0", "tail": "32", "normalize_encoding": "false",
                               "min_growth": "0"}.items(), defaults.items())

@@ -53,28 +53,16 @@ std::string const rule = ", but lanes that decide together hold the same tokens"
 }  // namespace
 
 TEST_SUITE("laws/refused_tokens") {
-  TEST_CASE("heads of a layer that hold other tokens are refused by every pick, and nothing was changed") {
-    std::string const text =
-        "decide: lanes.position = other tokens in layer 1, head 1 of sequence 1 than in layer 1, head 0 of sequence 1 "
-        "(entry 3: 4 against 3)" +
-        rule;
-    kv::per_lane const budget{6};
-    refuses_other(kv::eviction{.score = together<layer>{}, .budget = budget}, {1, 1, 1}, text);
-    refuses_other(kv::eviction{.score = together<layer>{}, .budget = budget, .pick = kv::lowest_one{}}, {1, 1, 1},
-                  text);
-    refuses_other(kv::eviction{.score = together<layer>{}, .budget = budget, .pick = kv::at_least{}}, {1, 1, 1}, text);
-  }
-
-  TEST_CASE("layers of a token that hold other tokens are refused by every pick, and nothing was changed") {
-    std::string const text =
-        "decide: lanes.position = other tokens in layer 1, head 0 of sequence 0 than in layer 0, head 0 of sequence 0 "
-        "(entry 3: 4 against 3)" +
-        rule;
-    kv::per_lane const budget{6};
-    refuses_other(kv::eviction{.score = together<token>{}, .budget = budget}, {0, 1, 0}, text);
-    refuses_other(kv::eviction{.score = together<token>{}, .budget = budget, .pick = kv::lowest_one{}}, {0, 1, 0},
-                  text);
-    refuses_other(kv::eviction{.score = together<token>{}, .budget = budget, .pick = kv::at_least{}}, {0, 1, 0}, text);
+  TEST_CASE("heads of a layer, or layers of a token, that hold other tokens are refused by every pick") {
+    auto const refused = [](auto const& score, kv::lane other, std::string const& lanes) {
+      std::string const text = "decide: lanes.position = other tokens in " + lanes + " (entry 3: 4 against 3)" + rule;
+      kv::per_lane const budget{6};
+      refuses_other(kv::eviction{.score = score, .budget = budget}, other, text);
+      refuses_other(kv::eviction{.score = score, .budget = budget, .pick = kv::lowest_one{}}, other, text);
+      refuses_other(kv::eviction{.score = score, .budget = budget, .pick = kv::at_least{}}, other, text);
+    };
+    refused(together<layer>{}, {1, 1, 1}, "layer 1, head 1 of sequence 1 than in layer 1, head 0 of sequence 1");
+    refused(together<token>{}, {0, 1, 0}, "layer 1, head 0 of sequence 0 than in layer 0, head 0 of sequence 0");
   }
 
   TEST_CASE("other tokens in lanes that decide apart are no mistake, nor are other drafts") {
@@ -83,15 +71,17 @@ TEST_SUITE("laws/refused_tokens") {
     auto state = kv::make_state(now.exec, layered, now.view);
     now.plan = kv::make_plan(now.exec, layered, now.view);
     for (int h = 0; h < 2; ++h) now.cache.put({0, 1, h}, {0, 1, 2, 4, 5, 6, 7, 8, 9, 10});
-    CHECK(error_of([&] { kv::decide(now.exec, layered, kv::signals(now.view.lanes), state, now.plan); }).empty());
+    auto const said = [&] {
+      return error_of([&] { kv::decide(now.exec, layered, kv::signals(now.view.lanes), state, now.plan); });
+    };
+    CHECK(said().empty());
     now.cache.put({0, 0, 1}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 10});
-    CHECK(
-        error_of([&] { kv::decide(now.exec, layered, kv::signals(now.view.lanes), state, now.plan); }) ==
-        "decide: lanes.position = other tokens in layer 0, head 1 of sequence 0 than in layer 0, head 0 of sequence 0 "
-        "(entry 9: 10 against 9)" +
-            rule);
+    CHECK(said() ==
+          "decide: lanes.position = other tokens in layer 0, head 1 of sequence 0 than in layer 0, head 0 of sequence "
+          "0 (entry 9: 10 against 9)" +
+              rule);
     now.cache.set_drafts(0, 1);
-    CHECK(error_of([&] { kv::decide(now.exec, layered, kv::signals(now.view.lanes), state, now.plan); }).empty());
+    CHECK(said().empty());
   }
 
   TEST_CASE("a protected entry of one head cannot be dropped for another head's") {

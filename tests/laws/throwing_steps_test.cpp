@@ -12,6 +12,7 @@
 
 #include "support/dual_engine.hpp"
 #include "support/error_of.hpp"
+#include "support/stepping.hpp"
 
 namespace throwing_steps_test {
 
@@ -52,15 +53,6 @@ struct fused_pick {
   }
   friend bool operator==(fused_pick const&, fused_pick const&) = default;
 };
-
-/// One number for each lane and position.
-float number_of(int lane, int position, unsigned salt) {
-  unsigned const mixed =
-      (static_cast<unsigned>(position) * 2654435761u) ^ (static_cast<unsigned>(lane) * 40503u + salt);
-  return static_cast<float>((mixed * 2246822519u) >> 8) / static_cast<float>(1u << 24);
-}
-float gate_of(int lane, int position) { return number_of(lane, position, 1); }
-float log_beta_of(int lane, int position) { return -0.02f * number_of(lane, position, 77) - 1e-4f; }
 
 using admission_type = kv::admission<kv::write_gate, fused_protection, fused_pick>;
 using policy_type =
@@ -150,15 +142,7 @@ class fused_sequence {
         betas_.push_back(log_beta_of(i, length + t));
       }
     }
-    auto const fresh = [&](auto signal, std::vector<float> const& values) {
-      signal.base = reinterpret_cast<std::byte const*>(values.data());
-      signal.entry = 4;
-      signal.head = tokens * 4;
-      signal.layer = signal.head * batch.heads;
-      signal.entries = tokens;
-      return signal;
-    };
-    observe(kv::signals{batch, fresh(kv::gate{}, gates_), fresh(kv::log_beta{}, betas_)});
+    observe(kv::signals{batch, newest_numbers<kv::gate>(gates_, tokens), newest_numbers<kv::log_beta>(betas_, tokens)});
   }
 
   std::vector<float> gates_, betas_;
@@ -180,6 +164,23 @@ void refuses(kv::plan<kv::host_executor> const& plan) {
         "report: plan = empty since its last decision did not finish, but decide comes before report");
 }
 
+/// Two sequences under one policy, of which only the first is ever made to throw.
+struct pair_of_sequences {
+  explicit pair_of_sequences(int threads) : now(threads), never(threads) {}
+  template <class Call>
+  void both(Call const& call) {
+    call(now);
+    call(never);
+  }
+  void step() {
+    both([](fused_sequence& each) { each.step(3); });
+  }
+  void ingest(int tokens) {
+    both([&](fused_sequence& each) { each.ingest(tokens); });
+  }
+  fused_sequence now, never;
+};
+
 /// The fuse at the first, a middle or the last of the `leaving` entries that leave the window in the next call.
 void aim(fused_sequence& at, part by, int which, int leaving) {
   int const lane = which == 0 ? 0 : which == 1 ? 2 : 3;
@@ -196,11 +197,9 @@ using namespace throwing_steps_test;
 TEST_SUITE("laws/throwing") {
   TEST_CASE("what the admission throws in a step changes nothing but the plan, and the step can be taken again") {
     for (int const threads : {1, 3}) {
-      fused_sequence now(threads), never(threads);
-      for (int i = 0; i < 8; ++i) {
-        now.step(3);
-        never.step(3);
-      }
+      pair_of_sequences two(threads);
+      fused_sequence &now = two.now, &never = two.never;
+      for (int i = 0; i < 8; ++i) two.step();
       for (part const by : {part::protection, part::pick}) {
         for (int const which : {0, 1, 2}) {
           auto const before = now.save();
@@ -212,8 +211,7 @@ TEST_SUITE("laws/throwing") {
           refuses(now.plans.exits->decided);
           refuses(now.plans.evicting);
           now.of.by = part::none;
-          now.step(3);
-          never.step(3);
+          two.step();
           CHECK(now.save() == never.save());
           CHECK(now.plans.exits->decided.report() == never.plans.exits->decided.report());
           CHECK(now.told.promoted.promoted == never.told.promoted.promoted);
@@ -226,11 +224,9 @@ TEST_SUITE("laws/throwing") {
       "what the eviction throws in a step arrives after the forward: tokens stay, nothing goes, maintain makes up for "
       "it") {
     for (int const threads : {1, 3}) {
-      fused_sequence now(threads), never(threads);
-      for (int i = 0; i < 8; ++i) {
-        now.step(3);
-        never.step(3);
-      }
+      pair_of_sequences two(threads);
+      fused_sequence &now = two.now, &never = two.never;
+      for (int i = 0; i < 8; ++i) two.step();
       for (int const lane : {0, 2, 3}) {
         kv::lane const this_lane = now.both.window.lanes.at(lane);
         std::vector<int> before;
@@ -258,8 +254,7 @@ TEST_SUITE("laws/throwing") {
         CHECK(now.save() == never.save());
         CHECK(now.plans.evicting.report() == never.plans.evicting.report());
         CHECK(now.told.evicted == never.told.evicted);
-        now.step(3);
-        never.step(3);
+        two.step();
         CHECK(now.save() == never.save());
       }
     }
@@ -267,9 +262,9 @@ TEST_SUITE("laws/throwing") {
 
   TEST_CASE("promote and ingest whose functors throw change nothing but the plan") {
     for (int const threads : {1, 3}) {
-      fused_sequence now(threads), never(threads);
-      now.ingest(30);
-      never.ingest(30);
+      pair_of_sequences two(threads);
+      fused_sequence &now = two.now, &never = two.never;
+      two.ingest(30);
       CHECK(now.save() == never.save());
       for (part const by : {part::protection, part::pick}) {
         for (int const which : {0, 1, 2}) {
@@ -282,8 +277,7 @@ TEST_SUITE("laws/throwing") {
           CHECK(now.save() == before);
           refuses(now.plans.exits->decided);
           now.of.by = part::none;
-          now.ingest(4);
-          never.ingest(4);
+          two.ingest(4);
           CHECK(now.save() == never.save());
         }
       }
@@ -306,9 +300,9 @@ TEST_SUITE("laws/throwing") {
 
   TEST_CASE("ingest whose own decision about the window throws changes nothing but the plan") {
     for (int const threads : {1, 3}) {
-      fused_sequence now(threads), never(threads);
-      now.ingest(30);
-      never.ingest(30);
+      pair_of_sequences two(threads);
+      fused_sequence &now = two.now, &never = two.never;
+      two.ingest(30);
       for (int const which : {0, 1, 2}) {
         auto const before = now.save();
         auto const length = now.length;
@@ -319,8 +313,7 @@ TEST_SUITE("laws/throwing") {
         CHECK(now.fresh_plan.decided());
         refuses(now.plans.exits->decided);
         now.of.by = part::none;
-        now.ingest(4);
-        never.ingest(4);
+        two.ingest(4);
         CHECK(now.save() == never.save());
       }
     }

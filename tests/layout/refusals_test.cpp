@@ -10,6 +10,7 @@
 
 #include "layout/slot_cache.hpp"
 #include "support/beside.hpp"
+#include "support/error_of.hpp"
 
 namespace {
 
@@ -60,17 +61,17 @@ struct bench {
     return {cache.save(), mask_memory, {mass.data, mass.data + mass.sequence * cache.options.sequences}, told};
   }
 
+  /// What a call is refused with, which changes nothing.
+  template <class Call>
+  std::string refusal(Call const& call) {
+    snapshot const before = save();
+    std::string const said = error_of(call);
+    CHECK(save() == before);
+    return said;
+  }
   template <class Applier>
   void refuses(std::string const& text, Applier const& how) {
-    snapshot const before = save();
-    std::string error;
-    try {
-      kv::apply(exec, how, plan, view, columns, &told);
-    } catch (kv::invalid_argument const& refused) {
-      error = refused.what();
-    }
-    CHECK(error == text);
-    CHECK(save() == before);
+    CHECK(refusal([&] { kv::apply(exec, how, plan, view, columns, &told); }) == text);
   }
 
   slot_cache cache;
@@ -283,15 +284,7 @@ TEST_SUITE("layout/dead_slot") {
   TEST_CASE("a tree that puts a live entry at the dead slot, or nowhere, is refused by relist") {
     bench<together> with(shape_of(false));
     auto const relist = [&](int sequence, int length) {
-      auto const before = with.save();
-      std::string error;
-      try {
-        kv::relist(with.exec, with.cache.redirecting(), with.view, sequence, length);
-      } catch (kv::invalid_argument const& refused) {
-        error = refused.what();
-      }
-      CHECK(with.save() == before);
-      return error;
+      return with.refusal([&] { kv::relist(with.exec, with.cache.redirecting(), with.view, sequence, length); });
     };
     with.cache.map[3] = with.cache.dead();
     std::string const rule = ", but a live entry is at a slot of the pool that is not the dead one";

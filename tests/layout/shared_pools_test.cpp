@@ -48,16 +48,25 @@ struct four_lanes {
   }
   int& slot(int lane, int e) { return cache.list[static_cast<std::size_t>(lane * cache.places + e)]; }
 
+  /// Lets the map say where each lane's three entries are.
+  void map_entries() {
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      for (int e = 0; e < 3; ++e) map(i, e) = slot(i, e);
+    }
+  }
+  int& map(int lane, int position) { return cache.map[static_cast<std::size_t>(lane * cache.map_row + position)]; }
+
+  /// What a call is refused with, which has changed nothing then; empty if it is not refused.
+  template <class Call>
+  std::string refusal(Call const& call) {
+    auto const before = cache.save();
+    std::string const said = error_of(call);
+    if (!said.empty()) CHECK(cache.save() == before);
+    return said;
+  }
   template <class Applier>
   std::string apply(Applier const& how) {
-    auto const before = cache.save();
-    try {
-      kv::apply(exec, how, plan, view, state, &told);
-    } catch (kv::invalid_argument const& refused) {
-      CHECK(cache.save() == before);
-      return refused.what();
-    }
-    return "";
+    return refusal([&] { kv::apply(exec, how, plan, view, state, &told); });
   }
   kv::list_rewrite<> rewriting() { return {.list = cache.list_table(), .freed = cache.freed_list()}; }
 };
@@ -110,10 +119,7 @@ TEST_SUITE("layout/shared_pools") {
       with.slot(4, 0) = with.slot(0, 0);  // lane (1, 0, 0)
       auto how = with.cache.redirecting();
       for (std::size_t i = 0; i < 8; ++i) with.cache.locked[i] = i < 4 ? 2 : locked_of_the_other;
-      for (int i = 0; i < 8; ++i) {
-        for (int e = 0; e < 3; ++e)
-          with.cache.map[static_cast<std::size_t>(i * with.cache.map_row + e)] = with.slot(i, e);
-      }
+      with.map_entries();
       return with.apply(how);
     };
     CHECK(two(2).empty());
@@ -125,12 +131,9 @@ TEST_SUITE("layout/shared_pools") {
     auto const with_slot = [](int slot, int mapped) {
       four_lanes with;
       auto how = with.cache.redirecting();
-      for (int i = 0; i < 4; ++i) {
-        for (int e = 0; e < 3; ++e)
-          with.cache.map[static_cast<std::size_t>(i * with.cache.map_row + e)] = with.slot(i, e);
-      }
+      with.map_entries();
       with.slot(3, 1) = slot;
-      with.cache.map[static_cast<std::size_t>(3 * with.cache.map_row + 1)] = mapped;
+      with.map(3, 1) = mapped;
       return with.apply(how);
     };
     int const units = four_lanes().cache.units;
@@ -149,12 +152,9 @@ TEST_SUITE("layout/shared_pools") {
   TEST_CASE("a protected prefix may be longer than the lane, not than what is kept of it") {
     four_lanes with;
     auto how = with.cache.redirecting();
+    with.map_entries();
     for (int i = 0; i < 4; ++i) {
-      for (int e = 0; e < 3; ++e)
-        with.cache.map[static_cast<std::size_t>(i * with.cache.map_row + e)] = with.slot(i, e);
-      for (int p = 3; p < 6; ++p) {
-        with.cache.map[static_cast<std::size_t>(i * with.cache.map_row + p)] = with.cache.dead();
-      }
+      for (int p = 3; p < 6; ++p) with.map(i, p) = with.cache.dead();
       with.cache.prefix[static_cast<std::size_t>(i)] = 3;
     }
     CHECK(with.apply(how) ==
@@ -242,12 +242,7 @@ TEST_SUITE("layout/shared_pools") {
       auto state = kv::make_state(exec, policy, view);
       auto plan = kv::make_plan(exec, policy, view);
       kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
-      try {
-        kv::apply(exec, kv::compact{}, plan, view, state);
-      } catch (kv::invalid_argument const& refused) {
-        return std::string(refused.what());
-      }
-      return std::string();
+      return error_of([&] { kv::apply(exec, kv::compact{}, plan, view, state); });
     };
     kv::shape const both{.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4};
     kv::shape const layers{.layers = 2, .query_heads = 1, .kv_heads = 1, .head_dim = 4};
@@ -281,13 +276,7 @@ TEST_SUITE("layout/mask") {
       std::vector<std::byte> memory(static_cast<std::size_t>(8 * row), std::byte{7});
       kv::mask how{with.cache.list_table(), {{memory.data(), 4 * row, 2 * row, row}, kv::mask_form::boolean, row}};
       (axis == 0 ? how.rows.rows.sequence : axis == 1 ? how.rows.rows.layer : how.rows.rows.head) = 0;
-      std::string said;
-      try {
-        kv::show(with.exec, how, with.view);
-      } catch (kv::invalid_argument const& error) {
-        said = error.what();
-      }
-      CHECK(said == refused);
+      CHECK(error_of([&] { kv::show(with.exec, how, with.view); }) == refused);
       CHECK(memory == std::vector<std::byte>(memory.size(), std::byte{7}));
     }
     slot_cache one(
@@ -389,16 +378,7 @@ TEST_SUITE("layout/compact") {
 TEST_SUITE("layout/append") {
   TEST_CASE("sequences out of the batch are refused by append, commit, truncate and relist") {
     four_lanes with;
-    auto const refusal = [&](auto const& call) {
-      auto const before = with.cache.save();
-      try {
-        call();
-      } catch (kv::invalid_argument const& refused) {
-        CHECK(with.cache.save() == before);
-        return std::string(refused.what());
-      }
-      return std::string();
-    };
+    auto const refusal = [&](auto const& call) { return with.refusal(call); };
     for (int const wrong : {-1, 1}) {
       std::string const text = ": sequence = " + std::to_string(wrong) + ", but the batch has 1 sequences";
       CHECK(refusal([&] { kv::append(with.exec, with.view, with.state, {wrong, 0, 3}); }) == "append" + text);
@@ -433,13 +413,8 @@ TEST_SUITE("layout/append") {
     four_lanes with;
     with.view.lanes.in_flight = nullptr;
     kv::commit(with.exec, with.view, 0, 0);
-    std::string said;
-    try {
-      kv::commit(with.exec, with.view, 0, 1);
-    } catch (kv::invalid_argument const& refused) {
-      said = refused.what();
-    }
-    CHECK(said == "commit: tokens = 1, but 0 drafts are in flight");
+    CHECK(error_of([&] { kv::commit(with.exec, with.view, 0, 1); }) ==
+          "commit: tokens = 1, but 0 drafts are in flight");
     kv::truncate(with.exec, with.view, with.state, 0, 1);
     CHECK(with.cache.count == std::vector<int>(4, 1));
   }
@@ -448,7 +423,7 @@ TEST_SUITE("layout/append") {
     four_lanes with;
     auto const how = with.cache.redirecting();
     for (int i = 0; i < 4; ++i) {
-      for (int p = 0; p < 4; ++p) with.cache.map[static_cast<std::size_t>(i * with.cache.map_row + p)] = 20 + 3 - p + i;
+      for (int p = 0; p < 4; ++p) with.map(i, p) = 20 + 3 - p + i;
     }
     kv::apply(with.exec, kv::list_rewrite{.list = with.cache.list_table()}, with.plan, with.view, with.state);
     kv::relist(with.exec, how, with.view, 0, 3);
@@ -464,16 +439,7 @@ TEST_SUITE("layout/append") {
 TEST_SUITE("ops/fill_row") {
   TEST_CASE("a slot out of the pool, and rows that only their engine can write, are refused") {
     four_lanes with;
-    auto const refusal = [&](int slot) {
-      auto const before = with.cache.save();
-      try {
-        kv::blank(with.exec, with.view, slot);
-      } catch (kv::invalid_argument const& refused) {
-        CHECK(with.cache.save() == before);
-        return std::string(refused.what());
-      }
-      return std::string();
-    };
+    auto const refusal = [&](int slot) { return with.refusal([&] { kv::blank(with.exec, with.view, slot); }); };
     int const units = with.cache.units;
     for (int const wrong : {-1, units}) {
       CHECK(refusal(wrong) ==

@@ -120,6 +120,14 @@ class slot_cache {
     };
     return {options.model, lanes(), plane(guard, k_row), plane(2 * guard + tokens * k_row, v_row), where()};
   }
+  /// A view whose lanes have an order, of which `order` is the memory.
+  kv::cache view(std::vector<kv::lane_order>& order) {
+    order.assign(at(rows), {});
+    kv::cache made = view();
+    auto const like = table(count, 1);
+    made.lanes.order = {order.data(), like.sequence, like.layer, like.head};
+    return made;
+  }
 
   // --- What the test sees --------------------------------------------------------------------------------------------
 
@@ -176,6 +184,22 @@ class slot_cache {
     std::int64_t const width = (key ? k_row : v_row) / kv::bytes_of(options.element);
     for (std::int64_t d = 0; d < width; ++d) values.push_back(from.between(-128, 128) / 64.0);
     return values;
+  }
+
+  /// Whether the rows of every entry are those of its position, wherever they are.
+  [[nodiscard]] bool rows_follow() {
+    for (int i = 0; i < lane_count(); ++i) {
+      kv::lane const one = lane_at(i);
+      std::vector<kv::place> const places = entry_places(one);
+      std::vector<int> const at_positions = positions(one);
+      for (std::size_t e = 0; e < places.size(); ++e) {
+        for (bool const key : {true, false}) {
+          reference::row const found = read(key, one, static_cast<int>(places[e].unit), places[e].token);
+          if (found != token_row(key, one, at_positions[e])) return false;
+        }
+      }
+    }
+    return true;
   }
 
   /// What an engine does before it appends a token: rows of every lane behind its last entry, and the map.

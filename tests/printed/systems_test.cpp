@@ -11,6 +11,7 @@
 
 #include "support/dice.hpp"
 #include "support/error_of.hpp"
+#include "support/words.hpp"
 
 namespace systems_test {
 
@@ -171,6 +172,10 @@ TEST_SUITE("printed/systems") {
     dice random(15);
     kv::registry const known = with_mine();
     auto const all = known.list();
+    std::vector<std::string> const what_is_said = words(
+        "scope=layer scope=global by=ramp by=table by=importance by=seen beta=7.5 rule=kvpress rule=factory "
+        "table=other table=weights least=3 cap=2 unlimited put_first(part=0.5 put_first(tokens=3 over_budget(7) "
+        "over_total(40) full_buffer(3) at_even lowest_one below( less_by_layer every_nth at_least");
     int taken = 0;
     for (int i = 0; i < 20000; ++i) {
       std::string const spec = any_spec(random, all);
@@ -189,31 +194,7 @@ TEST_SUITE("printed/systems") {
       REQUIRE(kv::to_string(known.parse(printed)) == printed);
       REQUIRE((policy.budget.by == kv::sharing::fixed || policy.scope() == kv::budget_scope::lane));
       // What the user says is there: no system replaces it.
-      for (char const* const said : {"scope=layer",
-                                     "scope=global",
-                                     "by=ramp",
-                                     "by=table",
-                                     "by=importance",
-                                     "by=seen",
-                                     "beta=7.5",
-                                     "rule=kvpress",
-                                     "rule=factory",
-                                     "table=other",
-                                     "table=weights",
-                                     "least=3",
-                                     "cap=2",
-                                     "unlimited",
-                                     "put_first(part=0.5",
-                                     "put_first(tokens=3",
-                                     "over_budget(7)",
-                                     "over_total(40)",
-                                     "full_buffer(3)",
-                                     "at_even",
-                                     "lowest_one",
-                                     "below(",
-                                     "less_by_layer",
-                                     "every_nth",
-                                     "at_least"}) {
+      for (std::string const& said : what_is_said) {
         if (spec.find(said) == std::string::npos) continue;
         CAPTURE(said);
         REQUIRE(printed.find(said) != std::string::npos);

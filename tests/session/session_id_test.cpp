@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "support/holds.hpp"
+#include "support/words.hpp"
 
 namespace {
 
 namespace kv = kvpolicy;
 using kvpolicy_test::holds;
+using kvpolicy_test::words;
 using tokens = std::vector<int>;
 
 static_assert(std::regular<kv::session_id>);
@@ -139,33 +141,15 @@ TEST_SUITE("session/session_id") {
 
   TEST_CASE("a text that no name prints as is refused") {
     std::string const rule = ", but a name reads id:TEXT, span:1,2,3 or prompt:COUNT:32 hexadecimal digits";
-    for (char const* const text : {"",
-                                   "id",
-                                   "id:",
-                                   "alice",
-                                   "Id:a",
-                                   "id:%4",
-                                   "id:%41",
-                                   "id:%2A",
-                                   "id:%zz",
-                                   "id:%",
-                                   "span:",
-                                   "span:1,",
-                                   "span:,1",
-                                   "span:01",
-                                   "span:1, 2",
-                                   "span:2147483648",
-                                   "prompt:2",
-                                   "prompt:2:1066d714b87c7e4579867e8ea219fa2",
-                                   "prompt:2:1066d714b87c7e4579867e8ea219fa2g",
-                                   "prompt:2:1066d714b87c7e4579867e8ea219fa260",
-                                   "prompt:2:1066D714b87c7e4579867e8ea219fa26",
-                                   "prompt:0:1066d714b87c7e4579867e8ea219fa26",
-                                   "prompt::1066d714b87c7e4579867e8ea219fa26",
-                                   "unmatched:1"}) {
+    std::vector<std::string> all = words(
+        "id id: alice Id:a id:%4 id:%41 id:%2A id:%zz id:% span: span:1, span:,1 span:01 span:2147483648 prompt:2 "
+        "prompt:2:1066d714b87c7e4579867e8ea219fa2 prompt:2:1066d714b87c7e4579867e8ea219fa2g "
+        "prompt:2:1066d714b87c7e4579867e8ea219fa260 prompt:2:1066D714b87c7e4579867e8ea219fa26 "
+        "prompt:0:1066d714b87c7e4579867e8ea219fa26 prompt::1066d714b87c7e4579867e8ea219fa26 unmatched:1");
+    all.insert(all.end(), {"", "span:1, 2"});
+    for (std::string const& text : all) {
       std::string shown;
-      for (char const* at = text; *at != '\0'; ++at)
-        shown += *at == '%' ? "%25" : *at == ' ' ? "%20" : std::string(1, *at);
+      for (char const at : text) shown += at == '%' ? "%25" : at == ' ' ? "%20" : std::string(1, at);
       CHECK(refusal(text) == "session_id::parse: text = " + shown + rule);
     }
     CHECK(refusal("id:a\n") == "session_id::parse: text = id:a%0a" + rule);

@@ -83,37 +83,14 @@ void steps_alike(Policy const& policy) {
 /// The positions that lanes hold after 60 steps of a policy without an admission, step by step.
 template <class Policy>
 std::vector<int> held_without_window(Policy const& policy) {
-  kv::host_executor exec;
-  dual_engine engine({.rows = 4, .page = 4, .pages = 200, .bound = 128});
-  kv::dual_cache both = engine.view();
-  kv::cache& all = both.global.entries;
-  for (int i = 0; i < 4; ++i) {  // all pages at once: this engine has room before it appends
-    for (int page = 0; page < 32; ++page) both.global.table.row(all.lanes.at(i))[page] = 4 + i * 32 + page;
-  }
-  auto state = kv::make_state(exec, policy, all);
-  auto plans = kv::make_plan(exec, policy, all);
   std::vector<int> seen;
-  for (int t = 0; t < 60; ++t) {
-    kv::step(exec, policy, kv::signals{all.lanes}, all, state, plans, {.tokens = 1, .position = t}, [&] {
-      std::vector<float> betas(4);
-      for (int i = 0; i < 4; ++i) {
-        kv::lane const this_lane = all.lanes.at(i);
-        dual_engine::write(all, this_lane, *all.lanes.count.row(this_lane) - 1, t);
-        betas[static_cast<std::size_t>(i)] = log_beta_of(i, t);
-      }
-      kv::log_beta fresh;
-      fresh.base = reinterpret_cast<std::byte const*>(betas.data());
-      fresh.head = fresh.entry = 4;
-      fresh.layer = 8;
-      fresh.entries = 1;
-      kv::observe(exec, policy, kv::signals{all.lanes, fresh}, state);
-    });
+  step_without_window(policy, [&](int, kv::cache const& all, auto const&) {
     for (int i = 0; i < 4; ++i) {
       kv::lane const this_lane = all.lanes.at(i);
       int const* const position = all.lanes.position.row(this_lane);
       seen.insert(seen.end(), position, position + *all.lanes.count.row(this_lane));
     }
-  }
+  });
   return seen;
 }
 

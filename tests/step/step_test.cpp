@@ -108,36 +108,13 @@ TEST_SUITE("step") {
 
   TEST_CASE("selection and eviction without a window: observe, evict, refresh") {
     auto const policy = kv::cache_policy{.select = choose, .evict = drop};
-    kv::host_executor exec;
-    dual_engine engine({.rows = 4, .page = 4, .pages = 200, .bound = 128});
-    kv::dual_cache both = engine.view();
-    kv::cache& all = both.global.entries;
-    for (int i = 0; i < 4; ++i) {  // all pages at once: this engine has room before it appends
-      for (int page = 0; page < 32; ++page) both.global.table.row(all.lanes.at(i))[page] = 4 + i * 32 + page;
-    }
-    auto held = kv::make_state(exec, policy, all);
-    auto plans = kv::make_plan(exec, policy, all);
-    for (int t = 0; t < 60; ++t) {
-      kv::step(exec, policy, kv::signals{all.lanes}, all, held, plans, {.tokens = 1, .position = t}, [&] {
-        std::vector<float> betas(4);
-        for (int i = 0; i < 4; ++i) {
-          kv::lane const this_lane = all.lanes.at(i);
-          dual_engine::write(all, this_lane, *all.lanes.count.row(this_lane) - 1, t);
-          betas[static_cast<std::size_t>(i)] = log_beta_of(i, t);
-        }
-        kv::log_beta fresh;
-        fresh.base = reinterpret_cast<std::byte const*>(betas.data());
-        fresh.head = fresh.entry = 4;
-        fresh.layer = 8;
-        fresh.entries = 1;
-        kv::observe(exec, policy, kv::signals{all.lanes, fresh}, held);
-      });
+    step_without_window(policy, [](int t, kv::cache const& all, auto const& held) {
       for (int i = 0; i < 4; ++i) {
         kv::lane const this_lane = all.lanes.at(i);
         REQUIRE(*all.lanes.count.row(this_lane) == std::min(t + 1, 20));
         REQUIRE(*held.columns().back().rows.row(this_lane) == static_cast<std::byte>(std::min(t + 1, 20)));  // known
       }
-    }
+    });
   }
 
   TEST_CASE("a step allocates nothing") {

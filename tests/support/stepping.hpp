@@ -19,6 +19,45 @@ inline float number_of(int lane, int position, unsigned salt) {
 inline float gate_of(int lane, int position) { return number_of(lane, position, 1); }
 inline float log_beta_of(int lane, int position) { return -0.02f * number_of(lane, position, 77) - 1e-4f; }
 
+/// The newest `tokens` of four lanes, two of each layer, as a signal: numbers that lie lane after lane.
+template <class Signal>
+Signal newest_numbers(std::vector<float> const& values, int tokens = 1) {
+  Signal fresh;
+  fresh.base = reinterpret_cast<std::byte const*>(values.data());
+  fresh.entry = 4;
+  fresh.head = tokens * 4;
+  fresh.layer = fresh.head * 2;
+  fresh.entries = tokens;
+  return fresh;
+}
+
+/// 60 steps of a policy without an admission, by an engine that gives all pages before it appends. After each the
+/// visitor gets the step, the pages and the state.
+template <class Policy, class Visit>
+void step_without_window(Policy const& policy, Visit const& visit) {
+  kv::host_executor exec;
+  dual_engine engine({.rows = 4, .page = 4, .pages = 200, .bound = 128});
+  kv::dual_cache both = engine.view();
+  kv::cache& all = both.global.entries;
+  for (int i = 0; i < 4; ++i) {
+    for (int page = 0; page < 32; ++page) both.global.table.row(all.lanes.at(i))[page] = 4 + i * 32 + page;
+  }
+  auto state = kv::make_state(exec, policy, all);
+  auto plans = kv::make_plan(exec, policy, all);
+  for (int t = 0; t < 60; ++t) {
+    kv::step(exec, policy, kv::signals{all.lanes}, all, state, plans, {.tokens = 1, .position = t}, [&] {
+      std::vector<float> betas(4);
+      for (int i = 0; i < 4; ++i) {
+        kv::lane const this_lane = all.lanes.at(i);
+        dual_engine::write(all, this_lane, *all.lanes.count.row(this_lane) - 1, t);
+        betas[static_cast<std::size_t>(i)] = log_beta_of(i, t);
+      }
+      kv::observe(exec, policy, kv::signals{all.lanes, newest_numbers<kv::log_beta>(betas)}, state);
+    });
+    visit(t, all, state);
+  }
+}
+
 /// One sequence under any cache policy with an admission; numbers of each new token are told when it is written.
 template <class Policy>
 class stepping {
@@ -57,12 +96,7 @@ class stepping {
   template <class Signal>
   Signal numbers(float (*of)(int, int), std::vector<float>& values) {
     for (int i = 0; i < engine.lanes(); ++i) values[static_cast<std::size_t>(i)] = of(i, length);
-    Signal fresh;
-    fresh.base = reinterpret_cast<std::byte const*>(values.data());
-    fresh.head = fresh.entry = 4;
-    fresh.layer = 8;
-    fresh.entries = 1;
-    return fresh;
+    return newest_numbers<Signal>(values);
   }
 
   void forward() {
