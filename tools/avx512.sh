@@ -74,7 +74,9 @@ panic: action=fatal
 error: action=report
 END
 echo c > "$work/rc" # continue: Bochs begins in its debugger
-timeout "${KVPOLICY_AVX512_SECONDS:-1800}" bochs -q -f "$work/bochsrc" -rc "$work/rc" > "$work/screen" 2>&1 < /dev/null || true
+# Bochs draws on its terminal and waits where nobody reads it: `script` gives it one, and reads.
+timeout "${KVPOLICY_AVX512_SECONDS:-1800}" script -q -c "bochs -q -f '$work/bochsrc' -rc '$work/rc'" "$work/screen" \
+  > "$work/drawn" 2>&1 < /dev/null || true
 tr -d '\r' < "$work/serial" | sed -n '/^begin/,/^status/p'
 if grep -q 'there is no AVX-512' "$work/serial" || ! grep -q '^status 0' <(tr -d '\r' < "$work/serial"); then
   echo 'tools/avx512.sh: the tests failed, or the emulated machine did not run them' >&2
