@@ -115,11 +115,16 @@ using slot_rows = void (*)(char const*, int const*, int, int, int);
 using slot_lists = void (*)(char const*, lanes const&, bool);
 using some_counts = void (*)(char const*, lanes const&, int, int);
 
+[[gnu::used]] auto const kernels_of_the_library = std::tuple{
+    &detail::bounds_of_isa,      &detail::element_rows_of_isa, &detail::gates_of_isa,        &detail::listing_of_isa,
+    &detail::lowest_of_isa,      &detail::norms_of_isa,        &detail::pools_of_isa,        &detail::residual_of_isa,
+    &detail::ropes_of_isa,       &detail::select_of_isa,       &detail::slots_of_isa,        &detail::transpose_of_isa,
+    &detail::products_of_isa<4>, &detail::products_of_isa<16>, &detail::products_of_isa<32>, &detail::softmax_of_isa<4>,
+    &detail::softmax_of_isa<16>, &detail::softmax_of_isa<32>,
+};
+
 [[gnu::used]] auto const checks_of_the_library = std::tuple{
-    &detail::lowest_of_isa,
-    &detail::norms_of_isa,
     &detail::strided_square_sum,
-    &detail::select_of_isa,
     &detail::count_nan,
     &detail::find_cut,
     &detail::find_cut_of_rows,

@@ -1,16 +1,27 @@
-#include "support/kernels.hpp"
+// The kernels of the host, which the other sources of a program of tests only declare (KVPOLICY_COMPILED_KERNELS).
+#include <kvpolicy/ops/host/kernels/bounds.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
+#include <kvpolicy/ops/host/kernels/gates.hpp>
+#include <kvpolicy/ops/host/kernels/listing.hpp>
+#include <kvpolicy/ops/host/kernels/lowest.hpp>
+#include <kvpolicy/ops/host/kernels/norms.hpp>
+#include <kvpolicy/ops/host/kernels/pool.hpp>
+#include <kvpolicy/ops/host/kernels/products.hpp>
+#include <kvpolicy/ops/host/kernels/residual.hpp>
+#include <kvpolicy/ops/host/kernels/rope.hpp>
+#include <kvpolicy/ops/host/kernels/select.hpp>
+#include <kvpolicy/ops/host/kernels/slots.hpp>
+#include <kvpolicy/ops/host/kernels/softmax.hpp>
+#include <kvpolicy/ops/host/kernels/transpose.hpp>
+#include <tuple>
 
 namespace kvpolicy::detail {
 
-template struct portable_blocks<4>;
-template struct portable_blocks<16>;
-template struct portable_blocks<32>;
-#if defined(__x86_64__)
-template struct avx2_blocks<4>;
-template struct avx2_blocks<16>;
-template struct avx2_blocks<32>;
-template struct avx512_blocks<16>;
-template struct avx512_blocks<32>;
-#endif
+[[gnu::used]] auto const kernels_of_the_tests = std::tuple{
+    &bounds_of_isa,     &element_rows_of_isa, &gates_of_isa,       &listing_of_isa,      &lowest_of_isa,
+    &norms_of_isa,      &pools_of_isa,        &residual_of_isa,    &ropes_of_isa,        &select_of_isa,
+    &slots_of_isa,      &transpose_of_isa,    &products_of_isa<4>, &products_of_isa<16>, &products_of_isa<32>,
+    &softmax_of_isa<4>, &softmax_of_isa<16>,  &softmax_of_isa<32>,
+};
 
 }  // namespace kvpolicy::detail

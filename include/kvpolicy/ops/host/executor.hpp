@@ -58,6 +58,17 @@ struct by_isa {
   [[nodiscard]] constexpr Kernels const& operator[](isa level) const { return *tables[static_cast<int>(level)]; }
 };
 
+#if defined(KVPOLICY_COMPILED) && !defined(KVPOLICY_COMPILED_KERNELS)
+#define KVPOLICY_COMPILED_KERNELS
+#endif
+/// Defines the table `NAME_of_isa` of a family, or declares it where a library has the compiled kernels.
+#if defined(KVPOLICY_COMPILED_KERNELS)
+#define KVPOLICY_TABLE(Kernels, name) extern by_isa<Kernels> const name##_of_isa
+#else
+#define KVPOLICY_TABLE(Kernels, name) \
+  inline constexpr by_isa<Kernels> name##_of_isa { portable::name, avx2::name, avx512::name }
+#endif
+
 /// Allocates memory that begins with a cache line.
 template <class T>
 struct line_allocator {

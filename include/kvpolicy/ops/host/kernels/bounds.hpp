@@ -45,6 +45,6 @@ struct bound_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-inline constexpr by_isa<bound_kernels> bounds_of_isa{portable::bounds, avx2::bounds, avx512::bounds};
+KVPOLICY_TABLE(bound_kernels, bounds);
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -48,8 +48,7 @@ struct element_row_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-inline constexpr by_isa<element_row_kernels> element_rows_of_isa{portable::element_rows, avx2::element_rows,
-                                                                 avx512::element_rows};
+KVPOLICY_TABLE(element_row_kernels, element_rows);
 
 /// Converts `dims` contiguous elements to floats, without a scale.
 inline void widen_row(isa simd_level, codec element, std::byte const* from, int dims, float* to) {

@@ -34,6 +34,6 @@ struct gate_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-inline constexpr by_isa<gate_kernels> gates_of_isa{portable::gates, avx2::gates, avx512::gates};
+KVPOLICY_TABLE(gate_kernels, gates);
 
 }  // namespace KVPOLICY_NAMESPACE::detail

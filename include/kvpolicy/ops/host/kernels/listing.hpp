@@ -30,6 +30,6 @@ struct listing_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-inline constexpr by_isa<listing_kernels> listing_of_isa{portable::listing, avx2::listing, avx512::listing};
+KVPOLICY_TABLE(listing_kernels, listing);
 
 }  // namespace KVPOLICY_NAMESPACE::detail

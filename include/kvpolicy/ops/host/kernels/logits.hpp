@@ -80,7 +80,7 @@ struct product_kernels {
 #define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/logits.kernel.hpp>
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(KVPOLICY_COMPILED_KERNELS)
 
 // A region of its own, for products of pairs of bf16 only.
 #define KVPOLICY_AVX512_BF16 KVPOLICY_AVX512 ",avx512bf16"

@@ -30,10 +30,6 @@ struct lowest_kernels {
   int (*count_from)(int const* position, int count, int limit);
 };
 
-#if defined(KVPOLICY_COMPILED)
-extern by_isa<lowest_kernels> const lowest_of_isa;
-#else
-
 /// The entry of the highest position in the range whose score is NaN, or -1. Counts them all. `position` may be null:
 /// then entries are in the order of their positions.
 inline int newest_nan(float const* scores, int const* position, int count, position_range positions,
@@ -55,8 +51,6 @@ inline int newest_nan(float const* scores, int const* position, int count, posit
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-inline constexpr by_isa<lowest_kernels> lowest_of_isa{portable::lowest, avx2::lowest, avx512::lowest};
-
-#endif
+KVPOLICY_TABLE(lowest_kernels, lowest);
 
 }  // namespace KVPOLICY_NAMESPACE::detail

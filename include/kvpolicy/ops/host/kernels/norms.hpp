@@ -33,7 +33,6 @@ struct norm_kernels {
 };
 
 #if defined(KVPOLICY_COMPILED)
-extern by_isa<norm_kernels> const norms_of_isa;
 [[nodiscard]] double strided_square_sum(codec element, std::byte const* row, std::int64_t step, int dims);
 #else
 
@@ -81,6 +80,8 @@ extern by_isa<norm_kernels> const norms_of_isa;
   return fits_float(made) ? made : wide_square_sum(element, row, step, dims);
 }
 
+#endif
+
 }  // namespace KVPOLICY_NAMESPACE::detail
 
 #define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/norms.kernel.hpp>
@@ -89,8 +90,6 @@ extern by_isa<norm_kernels> const norms_of_isa;
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-inline constexpr by_isa<norm_kernels> norms_of_isa{portable::norms, avx2::norms, avx512::norms};
-
-#endif
+KVPOLICY_TABLE(norm_kernels, norms);
 
 }  // namespace KVPOLICY_NAMESPACE::detail

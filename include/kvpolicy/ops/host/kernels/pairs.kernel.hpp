@@ -9,7 +9,7 @@ struct of_pairs {
 
 template <int Rows>
 constexpr product_kernels make_products_of_pairs() {
-  product_kernels made = make_products<Rows>();
+  product_kernels made = avx512::products<Rows>;  // what is not made of pairs
   if constexpr (Rows > few_rows) {
     made.set(product::columns_bf16, columns_of<of_pairs, Rows>);
   } else {

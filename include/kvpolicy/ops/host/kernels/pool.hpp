@@ -41,6 +41,6 @@ struct pool_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-inline constexpr by_isa<pool_kernels> pool_of_isa{portable::pools, avx2::pools, avx512::pools};
+KVPOLICY_TABLE(pool_kernels, pools);
 
 }  // namespace KVPOLICY_NAMESPACE::detail

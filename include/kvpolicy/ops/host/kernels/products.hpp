@@ -1,12 +1,20 @@
 // The choice of the products of an executor.
 #pragma once
 
-#include <kvpolicy/ops/host/amx/kernels.hpp>
 #include <kvpolicy/ops/host/kernels/logits.hpp>
+#if !defined(KVPOLICY_COMPILED_KERNELS)
+#include <kvpolicy/ops/host/amx/kernels.hpp>
+#endif
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-#if defined(__x86_64__)
+#if defined(KVPOLICY_COMPILED_KERNELS)
+template <int Rows>
+extern by_isa<product_kernels> const products_of_isa;
+extern template by_isa<product_kernels> const products_of_isa<few_rows>;
+extern template by_isa<product_kernels> const products_of_isa<16>;
+extern template by_isa<product_kernels> const products_of_isa<most_rows>;
+#elif defined(__x86_64__)
 template <int Rows>
 inline constexpr product_kernels products_of_amx = amx_blocks<Rows>::kernels;
 template <>

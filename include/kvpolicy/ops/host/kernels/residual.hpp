@@ -45,6 +45,6 @@ struct residual_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-inline constexpr by_isa<residual_kernels> residual_of_isa{portable::residual, avx2::residual, avx512::residual};
+KVPOLICY_TABLE(residual_kernels, residual);
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -28,6 +28,6 @@ struct rope_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-inline constexpr by_isa<rope_kernels> rope_of_isa{portable::ropes, avx2::ropes, avx512::ropes};
+KVPOLICY_TABLE(rope_kernels, ropes);
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -48,20 +48,14 @@ struct select_kernels {
   void (*sample)(float const* scores, int count, sample_keys& to);
 };
 
-#if defined(KVPOLICY_COMPILED)
-extern by_isa<select_kernels> const select_of_isa;
-#endif
-
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#if !defined(KVPOLICY_COMPILED)
 #define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/select.kernel.hpp>
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-inline constexpr by_isa<select_kernels> select_of_isa{portable::select, avx2::select, avx512::select};
+KVPOLICY_TABLE(select_kernels, select);
 
 }  // namespace KVPOLICY_NAMESPACE::detail
-#endif

@@ -69,6 +69,6 @@ inline std::int64_t count_set(unsigned char const* marks, std::int64_t count) {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The passes for an executor's instruction set.
-inline constexpr by_isa<slot_kernels> slots_of_isa{portable::slots, avx2::slots, avx512::slots};
+KVPOLICY_TABLE(slot_kernels, slots);
 
 }  // namespace KVPOLICY_NAMESPACE::detail

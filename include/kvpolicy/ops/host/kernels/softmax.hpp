@@ -55,8 +55,16 @@ struct softmax_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels of blocks of `Rows` rows for an executor's instruction set.
+#if defined(KVPOLICY_COMPILED_KERNELS)
+template <int Rows>
+extern by_isa<softmax_kernels> const softmax_of_isa;
+extern template by_isa<softmax_kernels> const softmax_of_isa<few_rows>;
+extern template by_isa<softmax_kernels> const softmax_of_isa<16>;
+extern template by_isa<softmax_kernels> const softmax_of_isa<most_rows>;
+#else
 template <int Rows>
 inline constexpr by_isa<softmax_kernels> softmax_of_isa{portable::softmax<Rows>, avx2::softmax<Rows>,
                                                         avx512::softmax<Rows>};
+#endif
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -34,6 +34,6 @@ struct transpose_kernels {
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernels for an executor's instruction set.
-inline constexpr by_isa<transpose_kernels> transpose_of_isa{portable::transpose, avx2::transpose, avx512::transpose};
+KVPOLICY_TABLE(transpose_kernels, transpose);
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -5,6 +5,7 @@
 //
 // It has no guard, because each family of kernels includes it, and the file that it compiles has none, either.
 #include <kvpolicy/ops/host/simd/operations.hpp>
+#if !defined(KVPOLICY_COMPILED_KERNELS)
 
 namespace KVPOLICY_NAMESPACE::detail::portable {
 #include KVPOLICY_KERNELS
@@ -23,5 +24,6 @@ namespace KVPOLICY_NAMESPACE::detail::avx512 {
 }
 KVPOLICY_END_REGION
 
+#endif
 #endif
 #undef KVPOLICY_KERNELS

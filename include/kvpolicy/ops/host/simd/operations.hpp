@@ -153,6 +153,7 @@ struct places_of_bits {
 inline constexpr places_of_bits places{};
 #endif
 
+#if !defined(KVPOLICY_COMPILED_KERNELS)
 namespace portable {
 #include <kvpolicy/ops/host/simd/portable.kernel.hpp>
 // Then what is written over them.
@@ -185,6 +186,7 @@ KVPOLICY_END_REGION
 #else
 namespace avx2 = portable;
 namespace avx512 = portable;
+#endif
 #endif
 
 }  // namespace KVPOLICY_NAMESPACE::detail
