@@ -34,7 +34,7 @@ TEST_SUITE("demo/turns") {
   TEST_CASE("IntentKV takes a prompt for one turn, and drops whole tokens in place") {
     golden const prompt("recall");
     fixture& with = fixture::get();
-    tinylm::kv_pool pool(with.lm.about().shape(), 600, tinylm::pools_of_isa[layout::dead_slot, true]);
+    tinylm::kv_pool pool(with.lm.about().shape(), 600, tinylm::pool_for(layout::dead_slot, true));
     auto const policy = kv::policies::intent_kv({.budget = 48, .score = {.tail = 16}});
     tinylm::session reader(with.lm, with.exec, pool, policy,
                            {.bound = 512, .chunk = 512, .lay = layout::dead_slot, .observe_steps = false});

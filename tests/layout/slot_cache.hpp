@@ -190,11 +190,11 @@ class slot_cache {
   [[nodiscard]] bool rows_follow() {
     for (int i = 0; i < lane_count(); ++i) {
       kv::lane const one = lane_at(i);
-      std::vector<kv::place> const places = entry_places(one);
+      std::vector<kv::place> const found_at = entry_places(one);
       std::vector<int> const at_positions = positions(one);
-      for (std::size_t e = 0; e < places.size(); ++e) {
+      for (std::size_t e = 0; e < found_at.size(); ++e) {
         for (bool const key : {true, false}) {
-          reference::row const found = read(key, one, static_cast<int>(places[e].unit), places[e].token);
+          reference::row const found = read(key, one, static_cast<int>(found_at[e].unit), found_at[e].token);
           if (found != token_row(key, one, at_positions[e])) return false;
         }
       }

@@ -162,6 +162,7 @@ enum class fault : int {
   fault_count
 };
 
+/// Whether a kind is one of these.
 template <class... Kinds>
 [[nodiscard]] KVPOLICY_HD constexpr bool is_one_of(fault kind, Kinds... kinds) {
   return ((kind == kinds) || ...);
