@@ -13,6 +13,7 @@ from pathlib import Path
 
 KERNELS = ("bounds", "element_rows", "gates", "listing", "lowest", "norms", "pool", "products", "residual", "rope", "select", "slots", "softmax",
            "transpose")
+TABLES = {"pool": "pools", "rope": "ropes"}  # whose tables have other names than their headers
 OF_ROWS = ("softmax", "products")  # their tables are of blocks of 4, 16 and 32 rows
 OWN = re.compile(r"\d(avx2|avx512|avx512_bf16)\d|amx_(products|sweeps|rows|blocks)")  # names of regions in mangled names, and functions with a target of their own
 WIDE = re.compile(r"%[yz]mm|%k[0-7]|\tv[a-z]")
@@ -22,7 +23,7 @@ def functions_with_vectors(compiler, include, level, folder):
     source, made = folder / "kernels.cpp", folder / f"kernels{level}.o"
     tables = [(name, rows) for name in KERNELS for rows in (("<4>", "<16>", "<32>") if name in OF_ROWS else ("",))]
     source.write_text("".join(f"#include <kvpolicy/ops/host/kernels/{name}.hpp>\n" for name in KERNELS) +
-                      "".join(f"auto const& table_{i}(kvpolicy::isa level) {{ return kvpolicy::detail::{name}_of_isa{rows}[level]; }}\n"
+                      "".join(f"auto const& table_{i}(kvpolicy::isa level) {{ return kvpolicy::detail::{TABLES.get(name, name)}_of_isa{rows}[level]; }}\n"
                               for i, (name, rows) in enumerate(tables)))
     subprocess.run([compiler, "-std=c++20", level, "-I", include, "-c", source, "-o", made], check=True)
     shown = subprocess.run(["objdump", "-d", "--no-show-raw-insn", made], check=True, capture_output=True, text=True).stdout
