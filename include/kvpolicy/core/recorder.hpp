@@ -80,6 +80,7 @@ constexpr typename Stage::wraps const& inner_of(Stage const& around) {
   }
 }
 
+/// What `ask` returns if no scorer answers.
 struct no_answer {};
 
 /// Asks a scorer, or else the one inside a stage: calls `question` with the outermost one that it can be called with,

@@ -77,11 +77,13 @@ constexpr auto forces_of(Score const& score) {
   return ask(score, question, nothing{});
 }
 
+/// A scorer whose `forces` takes no signals, and one whose `forces` takes them.
 template <class Score>
 concept says_what_it_forces = requires(Score const& score) { score.forces(); };
 template <class Score, class Bag>
 concept forces_by_signals = requires(Score const& score, Bag const& in) { score.forces(in); };
 
+/// The question of `forces_of`: see `ask`.
 template <class Bag>
 struct asks_what_it_forces {
   Bag const& in;
@@ -161,7 +163,7 @@ void with_pick(Pick const& pick, Visit const& visit) {
   }
 }
 
-/// What a call knows of a policy before it reads signals. Calls resolve their policy once.
+/// What a policy says of itself, for checks and decisions: a call computes it once, before it reads signals.
 template <class Policy>
 struct resolved {
   Policy const& policy;

@@ -7,8 +7,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Protects the last entries, whose number may follow from the budget. `heavy` and `recent` are counts, or -1 for what
-/// the budget leaves: of an even budget, each half of it.
+/// Protects the last `recent` entries. If `recent` is -1, it is the budget less `heavy`; if `heavy` is -1, it is half
+/// of the budget.
 struct recent_of_budget {
   int heavy;
   int recent;
@@ -24,8 +24,8 @@ struct recent_of_budget {
   friend bool operator==(recent_of_budget const&, recent_of_budget const&) = default;
 };
 
-/// Protects the first `sinks` positions and the last `window` entries, or, if that is -1, the last 2 % of the entries,
-/// at most 4,096.
+/// Protects the first `sinks` positions and the last `window` entries. A `window` of -1 stands for 2 % of the entries
+/// of a lane that holds fewer than 32,000, and for 4,096 in a longer one.
 struct ends_of_count {
   int sinks;
   int window;

@@ -37,6 +37,7 @@ inline constexpr granularity decides_inside = [] {
 
 namespace detail {
 
+/// False for a stage that has only a constant to say which lanes decide together.
 template <class Score>
 inline constexpr bool decides_itself = [] {
   if constexpr (stage<Score>) {

@@ -58,10 +58,12 @@ struct by_isa {
   [[nodiscard]] constexpr Kernels const& operator[](isa level) const { return *tables[static_cast<int>(level)]; }
 };
 
+// Where KVPOLICY_COMPILED_KERNELS is defined, kernels are in another object file: in the library kvpolicy::compiled,
+// or, for tests, in one source.
 #if defined(KVPOLICY_COMPILED) && !defined(KVPOLICY_COMPILED_KERNELS)
 #define KVPOLICY_COMPILED_KERNELS
 #endif
-/// Defines the table `NAME_of_isa` of a family, or declares it where a library has the compiled kernels.
+/// Defines the table `NAME_of_isa` of a family, or only declares it.
 #if defined(KVPOLICY_COMPILED_KERNELS)
 #define KVPOLICY_TABLE(Kernels, name) extern by_isa<Kernels> const name##_of_isa
 #else

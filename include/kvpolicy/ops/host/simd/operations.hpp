@@ -6,7 +6,7 @@
 //   floats, doubles, ints    `width` numbers of 32 bits, or `width / 2` doubles
 //   mask                     a truth value for each of `width` numbers
 //   load_*, store            from and to any address
-//   has_integers             vectors of integers have more operations than `load_pairs`
+//   has_integers             passes over lists go through vectors of integers; elsewhere, number by number
 //   has_f16                  `load_f16` converts; elsewhere `even_f16` and `odd_f16` give magnitudes of neighbours
 //
 // Rules. Arrays of vectors are indexed by constants (`each<N>`), or g++ keeps them in memory. A constructor is written
