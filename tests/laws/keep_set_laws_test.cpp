@@ -232,7 +232,8 @@ TEST_SUITE("laws/keep_set") {
     std::set<std::string> shipped,
         listed_here{"intent_kv", "trim_kv",      "admitted_attention", "head_table", "quest",    "write_gate",
                     "carried",   "lookahead_kv", "observed_attention", "page_gates", "not_stale"};
-    std::set<std::string> const no_scorers{"concept", "scorer_traits", "external", "with_recorders", "external_queries"};
+    std::set<std::string> const no_scorers{"concept", "scorer_traits", "external", "with_recorders",
+                                           "external_queries"};
     for (auto const& file : std::filesystem::directory_iterator(KVPOLICY_SOURCE_DIR "/include/kvpolicy/scorers")) {
       std::string const name = file.path().stem().string();
       if (!no_scorers.contains(name)) shipped.insert(name);
