@@ -12,8 +12,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::add_probabilities_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, lanes const& batch, attention_probabilities const& from, reduction group,
                   by_lane<float> const& mass) {
     if (from.rows == 0) return;

@@ -10,8 +10,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::append_column_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, lanes const& batch, entry_numbers const& new_numbers,
                   by_lane<float> const& column) {
     int const most = refuse_missing_entries(batch, new_numbers, column);

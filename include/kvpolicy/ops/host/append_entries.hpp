@@ -34,8 +34,6 @@ bool first_of_row(by_lane<T> const& table, lanes const& batch, lane one) {
 
 template <>
 struct implementation<ops::append_entries_t, host> {
-  static constexpr bool provided = true;
-
   /// Throws before anything is written.
   static void refuse(host_executor&, lanes const& batch, append_request const& new_tokens) {
     detail::refuse_counts("append", batch, new_tokens.sequence, new_tokens.sequence + 1);

@@ -14,8 +14,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::append_rows_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, std::span<promoted const> sources, paged_lanes const& to,
                   std::span<recorded_column const> columns, int cap, promotion_stats* stats) {
     check(sources, to, cap);

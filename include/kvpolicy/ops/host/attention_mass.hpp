@@ -11,8 +11,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::attention_mass_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const& model, int bound) { return detail::lane_mass::scratch(model, bound); }
 
   static void run(host_executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,

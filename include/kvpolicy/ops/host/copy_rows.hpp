@@ -13,8 +13,6 @@ namespace KVPOLICY_NAMESPACE {
 /// are copied as one row.
 template <>
 struct implementation<ops::copy_rows_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, cache const& from, cache const& to) {
     int const layers = from.lanes.layers();
     exec.for_each(from.lanes.sequences * layers, [&](int i, int) {

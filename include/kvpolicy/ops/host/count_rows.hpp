@@ -9,8 +9,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::count_rows_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, lanes const& batch, row_positions const& from, counted_rows const& to) {
     auto const each = [&](int i, int) {
       lane const one{batch.sequence_begin + i, batch.layer_begin, 0};

@@ -15,8 +15,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::feature_sums_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const& model, int) {
     return detail::scratch_of<float>(static_cast<std::size_t>(model.head_dim));
   }

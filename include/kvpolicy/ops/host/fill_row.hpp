@@ -10,8 +10,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::fill_row_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, cache const& in, place at, float key, float value) {
     fill_plane(in, in.k, at, key);
     if (!detail::is_latent(in)) fill_plane(in, in.v, at, value);

@@ -122,9 +122,6 @@ inline lane_moves moves_of(keep_set const& keep, cache const& in, int i) {
 
 template <>
 struct implementation<ops::gather_rows_t, host> {
-  static constexpr bool provided = true;
-  static std::size_t scratch(shape const&, int) { return 0; }
-
   static void run(host_executor& exec, keep_set const& keep, cache const& in,
                   std::span<recorded_column const> columns) {
     exec.for_each(keep.lanes.size(), [&](int i, int) {
@@ -139,8 +136,6 @@ struct implementation<ops::gather_rows_t, host> {
 
 template <>
 struct implementation<ops::permute_columns_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, keep_set const& keep, cache const& in,
                   std::span<recorded_column const> columns) {
     auto const bytes = static_cast<std::int64_t>(4 * (columns.size() + 2)) * in.lanes.bound;
@@ -154,9 +149,6 @@ struct implementation<ops::permute_columns_t, host> {
 
 template <>
 struct implementation<ops::ring_append_t, host> {
-  static constexpr bool provided = true;
-  static std::size_t scratch(shape const&, int) { return 0; }
-
   static void run(host_executor& exec, lanes const& batch, query_view const& from, query_ring_view const& ring) {
     exec.for_each(batch.size(), [&](int i, int) {
       lane const this_lane = batch.at(i);
@@ -194,9 +186,6 @@ struct implementation<ops::ring_append_t, host> {
 
 template <>
 struct implementation<ops::ring_truncate_t, host> {
-  static constexpr bool provided = true;
-  static std::size_t scratch(shape const&, int) { return 0; }
-
   static void run(host_executor&, lanes const& batch, query_ring_view const& ring, int sequence, int position) {
     for (int i = 0; i < batch.size(); ++i) {
       lane const one = batch.at(i);

@@ -150,7 +150,6 @@ class page_products {
 
 template <>
 struct implementation<ops::page_scores_t, host> {
-  static constexpr bool provided = true;
   static std::size_t scratch(shape const& model, int) { return detail::page_products::scratch(model); }
 
   static void run(host_executor& exec, lanes const& batch, page_bound_view const& bounds, query_view const& rows,

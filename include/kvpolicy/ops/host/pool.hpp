@@ -45,8 +45,6 @@ inline void pool_row(host_executor const& exec, pooling const& by, float* row, i
 
 template <>
 struct implementation<ops::pool_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const&, int bound) {
     return detail::scratch_of<float>(static_cast<std::size_t>(bound));
   }

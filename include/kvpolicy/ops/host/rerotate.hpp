@@ -16,8 +16,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::rerotate_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(cache const& in) {
     auto const dims = static_cast<std::size_t>(in.k.dims);
     return detail::scratch_of<double>(table_size(in)) + detail::scratch_of<float>(steps * dims) +

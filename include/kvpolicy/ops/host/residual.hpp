@@ -13,7 +13,6 @@
 namespace KVPOLICY_NAMESPACE {
 template <>
 struct implementation<ops::residual_t, host> {
-  static constexpr bool provided = true;
   using sizes = residual_sizes;
 
   template <class Executor>

@@ -149,8 +149,6 @@ class retention_gate_task {
 
 template <>
 struct implementation<ops::retention_gates_t, host> {
-  static constexpr bool provided = true;
-
   /// Bytes of scratch per worker.
   static std::size_t scratch(retention_gate_weights const& weights) {
     return detail::retention_gate_task::scratch(weights);

@@ -15,8 +15,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::drop_units_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(cache const& in) {
     if (!detail::names_units(in.where)) return 0;
     auto const most = static_cast<std::size_t>(in.lanes.bound);  // a lane has at least as many entries as blocks

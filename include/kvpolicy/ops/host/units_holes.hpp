@@ -13,8 +13,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::fill_holes_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(cache const& in) {
     auto const bound = static_cast<std::size_t>(in.lanes.bound);
     return detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units)) +

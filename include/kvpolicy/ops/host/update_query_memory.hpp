@@ -12,8 +12,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::refuse_spans_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, lanes const& batch, turn_queries const& turn, char const* call) {
     for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) refuse_outside(batch, turn, s, call);
   }
@@ -34,8 +32,6 @@ struct implementation<ops::refuse_spans_t, host> {
 
 template <>
 struct implementation<ops::update_query_memory_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const& model, int) {
     auto const dims = static_cast<std::size_t>(model.head_dim);
     return detail::scratch_of<double>(dims) + detail::scratch_of<float>(dims);

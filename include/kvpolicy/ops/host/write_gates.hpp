@@ -116,8 +116,6 @@ class write_gate_task {
 
 template <>
 struct implementation<ops::write_gates_t, host> {
-  static constexpr bool provided = true;
-
   /// Bytes of scratch per worker.
   static std::size_t scratch(write_gate_weights const& weights) { return detail::write_gate_task::scratch(weights); }
 
