@@ -1,6 +1,6 @@
 // The host's verbs and checks, for programs that define KVPOLICY_COMPILED. Their definitions are inline in the headers;
 // a table of their addresses makes the compiler write each of them down here.
-#include <kvpolicy/core/check_pointers.hpp>
+#include <kvpolicy/core/contract/check_pointers.hpp>
 #include <kvpolicy/ops/host/add_probabilities.hpp>
 #include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/append_rows.hpp>

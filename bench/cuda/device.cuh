@@ -5,8 +5,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdlib>
+#include <kvpolicy/by_name/set_fields.hpp>
 #include <kvpolicy/cuda.cuh>
-#include <kvpolicy/printed/set_fields.hpp>
 #include <span>
 #include <string>
 #include <utility>

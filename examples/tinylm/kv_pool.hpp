@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/lists.hpp>
 #include <string>
 #include <utility>

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <numeric>
 #include <vector>
 

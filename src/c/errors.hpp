@@ -3,7 +3,7 @@
 
 #include <kvpolicy/c/kvpolicy.h>
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <new>
 #include <string>
 #include <string_view>

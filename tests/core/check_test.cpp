@@ -73,7 +73,7 @@ std::string const overlap = "make_plan: k and v = overlapping, but keys and valu
 
 }  // namespace
 
-TEST_SUITE("core/check") {
+TEST_SUITE("core/contract/check") {
   TEST_CASE("planes without a gap are sound, and any stride that is one byte less is not") {
     tight_cache cache;
     CHECK(cache.refusal().empty());

@@ -6,7 +6,7 @@
 #include <kvpolicy/admission/admission.hpp>
 #include <kvpolicy/admission/exit_plan.hpp>
 #include <kvpolicy/admission/promote_exits.hpp>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/layout/append.hpp>

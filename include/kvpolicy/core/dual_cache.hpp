@@ -3,7 +3,7 @@
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/contract/check.hpp>
 #include <kvpolicy/core/slots.hpp>
 
 namespace KVPOLICY_NAMESPACE {

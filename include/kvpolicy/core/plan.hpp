@@ -1,8 +1,8 @@
 // A plan: the reusable memory of a decision and its result, a keep set.
 #pragma once
 
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/epochs.hpp>
-#include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/row_counts.hpp>
 #include <kvpolicy/core/scores.hpp>

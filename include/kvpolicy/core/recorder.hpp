@@ -4,7 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <kvpolicy/core/columns.hpp>
-#include <kvpolicy/core/hook_checks.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
 #include <tuple>
 
 namespace KVPOLICY_NAMESPACE {

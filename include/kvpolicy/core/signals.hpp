@@ -2,10 +2,10 @@
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/check_places.hpp>
+#include <kvpolicy/core/contract/check_places.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
 #include <kvpolicy/core/entry_numbers.hpp>
-#include <kvpolicy/core/error.hpp>
-#include <kvpolicy/core/hook_checks.hpp>
 #include <kvpolicy/core/logit_options.hpp>
 #include <kvpolicy/core/query_view.hpp>
 #include <kvpolicy/core/scores.hpp>

@@ -7,8 +7,8 @@
 #include <functional>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/columns.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/epochs.hpp>
-#include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/recorder.hpp>
 #include <kvpolicy/core/row_counts.hpp>

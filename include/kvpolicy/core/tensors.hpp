@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <kvpolicy/core/attention_probabilities.hpp>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/query_view.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <string>

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/lanes.hpp>
 #include <string>
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <concepts>
-#include <kvpolicy/decision/hooks.hpp>
+#include <kvpolicy/decision/decision_hooks.hpp>
 #include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {

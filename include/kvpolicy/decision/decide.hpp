@@ -2,12 +2,12 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/decision/bag.hpp>
+#include <kvpolicy/decision/decision_refusals.hpp>
 #include <kvpolicy/decision/first.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
-#include <kvpolicy/decision/refusals.hpp>
 #include <kvpolicy/ops/map.hpp>
 
 namespace KVPOLICY_NAMESPACE {

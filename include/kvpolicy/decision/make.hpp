@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/applier_columns.hpp>
-#include <kvpolicy/decision/check.hpp>
+#include <kvpolicy/decision/decision_checks.hpp>
 #include <kvpolicy/decision/scratch.hpp>
 
 namespace KVPOLICY_NAMESPACE {

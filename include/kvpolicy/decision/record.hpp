@@ -1,11 +1,11 @@
 // Functions of all decisions for the recorders of a scorer: they make a state and pass signals to the recorders.
 #pragma once
 
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/decision/forward_rows.hpp>
-#include <kvpolicy/recorders/hooks.hpp>
+#include <kvpolicy/recorders/recorder_hooks.hpp>
 #include <kvpolicy/scorers/scorer_traits.hpp>
 #include <tuple>
 #include <type_traits>

@@ -1,16 +1,16 @@
 // The parts of a policy as one value, the rule, which verbs call for every entry.
 #pragma once
 
-#include <kvpolicy/budget/allot.hpp>
-#include <kvpolicy/budget/budget.hpp>
-#include <kvpolicy/budget/pick.hpp>
-#include <kvpolicy/budget/seen.hpp>
 #include <kvpolicy/core/observed.hpp>
-#include <kvpolicy/decision/hooks.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/decision/decision_hooks.hpp>
+#include <kvpolicy/parts/allot.hpp>
+#include <kvpolicy/parts/budget.hpp>
+#include <kvpolicy/parts/pick.hpp>
+#include <kvpolicy/parts/protect.hpp>
+#include <kvpolicy/parts/seen.hpp>
+#include <kvpolicy/parts/trigger.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/scorer_traits.hpp>
-#include <kvpolicy/trigger/trigger.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE {

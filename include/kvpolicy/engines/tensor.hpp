@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <string_view>
 
 namespace KVPOLICY_NAMESPACE::engines {

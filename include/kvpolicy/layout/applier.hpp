@@ -3,7 +3,7 @@
 
 #include <concepts>
 #include <kvpolicy/core/applier_columns.hpp>
-#include <kvpolicy/core/hook_checks.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
 #include <kvpolicy/layout/edit.hpp>
 #include <kvpolicy/layout/effects.hpp>
 #include <kvpolicy/ops/scratch.hpp>

@@ -1,9 +1,9 @@
 // Checks and edits that several appliers share.
 #pragma once
 
-#include <kvpolicy/core/check.hpp>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/check_pointers.hpp>
+#include <kvpolicy/core/contract/check.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/check_pointers.hpp>
 #include <kvpolicy/core/plan.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/entries.hpp>

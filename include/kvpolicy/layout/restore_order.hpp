@@ -1,9 +1,9 @@
 // `restore_order` sorts the entries of lanes by position.
 #pragma once
 
-#include <kvpolicy/core/check.hpp>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/check_pointers.hpp>
+#include <kvpolicy/core/contract/check.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/check_pointers.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/layout/edit.hpp>
 #include <kvpolicy/ops/argmin.hpp>

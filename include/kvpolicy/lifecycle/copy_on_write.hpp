@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/lifecycle/slot.hpp>
 #include <kvpolicy/ops/copy_rows.hpp>
 #include <string>

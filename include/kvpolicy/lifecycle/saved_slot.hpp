@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <span>
 #include <string>

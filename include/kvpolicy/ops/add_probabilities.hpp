@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/attention_probabilities.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/verb.hpp>
 

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <kvpolicy/core/check_lanes.hpp>
-#include <kvpolicy/core/check_pointers.hpp>
+#include <kvpolicy/core/contract/check_lanes.hpp>
+#include <kvpolicy/core/contract/check_pointers.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
-#include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/entries.hpp>

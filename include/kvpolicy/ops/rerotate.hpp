@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/verb.hpp>
 

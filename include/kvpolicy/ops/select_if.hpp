@@ -1,7 +1,7 @@
 // Verb: keeps the entries of every segment whose score a rule picks.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/rule.hpp>
 #include <kvpolicy/ops/verb.hpp>

@@ -1,7 +1,7 @@
 // WG-KV's eviction of admitted entries: it scores them by the attention of the last queries.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/pool.hpp>
 #include <kvpolicy/ops/scratch.hpp>

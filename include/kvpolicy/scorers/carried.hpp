@@ -1,10 +1,10 @@
 // Scorers by a number that each entry is born with.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
-#include <kvpolicy/protect/forced.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/forced.hpp>
+#include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/recorders/record_birth_score.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/external.hpp>

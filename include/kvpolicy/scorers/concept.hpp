@@ -2,13 +2,13 @@
 #pragma once
 
 #include <concepts>
-#include <kvpolicy/core/hook_checks.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
-#include <kvpolicy/protect/protect.hpp>
-#include <kvpolicy/recorders/hooks.hpp>
-#include <kvpolicy/trigger/phase.hpp>
-#include <kvpolicy/trigger/trigger.hpp>
+#include <kvpolicy/parts/phase.hpp>
+#include <kvpolicy/parts/protect.hpp>
+#include <kvpolicy/parts/trigger.hpp>
+#include <kvpolicy/recorders/recorder_hooks.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 

@@ -3,16 +3,16 @@
 
 #include <array>
 #include <cmath>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/residual.hpp>
 #include <kvpolicy/ops/scratch.hpp>
-#include <kvpolicy/protect/forced.hpp>
+#include <kvpolicy/parts/forced.hpp>
+#include <kvpolicy/parts/trigger.hpp>
 #include <kvpolicy/recorders/record_key_sums.hpp>
 #include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/scorers/concept.hpp>
-#include <kvpolicy/trigger/trigger.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 

@@ -1,11 +1,11 @@
 // LookaheadKV and DapQ score entries by the attention of query rows that stand for the answer.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/pool.hpp>
 #include <kvpolicy/ops/scratch.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/external_queries.hpp>
 #include <string>

@@ -1,7 +1,7 @@
 // Quest reads the pages whose keys can have the largest dot product with the query.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
 #include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/recorders/record_page_bounds.hpp>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/core/first_places.hpp>
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/core/recorder.hpp>

@@ -1,11 +1,11 @@
 // SnapKV scores entries by the pooled attention of the last query rows.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/pool.hpp>
 #include <kvpolicy/ops/scratch.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 

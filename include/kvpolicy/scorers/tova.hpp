@@ -1,10 +1,10 @@
 // TOVA scores tokens by the attention of the last query row, with one keep set for a whole layer.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/scratch.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 

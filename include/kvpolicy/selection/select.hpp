@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/decision/bag.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
@@ -11,8 +11,8 @@
 #include <kvpolicy/ops/page_scores.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 #include <kvpolicy/selection/plan.hpp>
-#include <kvpolicy/selection/refusals.hpp>
 #include <kvpolicy/selection/selection.hpp>
+#include <kvpolicy/selection/selection_refusals.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {

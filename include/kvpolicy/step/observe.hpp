@@ -4,8 +4,8 @@
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/decision/observe.hpp>
 #include <kvpolicy/step/cache_policy.hpp>
-#include <kvpolicy/step/check.hpp>
 #include <kvpolicy/step/in_window.hpp>
+#include <kvpolicy/step/step_checks.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 

@@ -2,14 +2,14 @@
 #pragma once
 
 #include <kvpolicy/admission/dual.hpp>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/layout/append.hpp>
 #include <kvpolicy/layout/compact.hpp>
 #include <kvpolicy/selection/select.hpp>
 #include <kvpolicy/step/cache_policy.hpp>
-#include <kvpolicy/step/check.hpp>
 #include <kvpolicy/step/observe.hpp>
+#include <kvpolicy/step/step_checks.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 

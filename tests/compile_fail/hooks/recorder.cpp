@@ -1,6 +1,6 @@
 // A recorder's members in every wrong form. See cmake/expect_forms.py.
 #include <kvpolicy/decision/decide.hpp>
-#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/decision/eviction.hpp>
 
 #include "executor.hpp"
 

@@ -1,8 +1,8 @@
 // Device implementations of the verbs that change counts.
 #pragma once
 
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/cuda/apply_stats.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/cuda/lists/rows.hpp>
 #include <kvpolicy/ops/cuda/lists/stale_plans.hpp>  // IWYU pragma: export

@@ -1,7 +1,7 @@
 // A keep set of a device, copied to the host.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/cuda/run/backend.hpp>
 #include <span>

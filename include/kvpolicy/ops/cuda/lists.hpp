@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/entries.hpp>
-#include <kvpolicy/ops/cuda/lists/check.hpp>
+#include <kvpolicy/ops/cuda/lists/list_checks.hpp>
 #include <kvpolicy/ops/cuda/lists/rewrite.hpp>
 #include <kvpolicy/ops/lists.hpp>
 

@@ -15,8 +15,8 @@
 // For a budget that several segments share, see select_pools.hpp and select_pools_emit.hpp.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/cuda/select/at_once.hpp>
 #include <kvpolicy/ops/cuda/select/cluster.hpp>

@@ -6,8 +6,8 @@
 #else
 
 #include <cstring>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <kvpolicy/ops/host/append_entries.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/count_rows.hpp>      // IWYU pragma: export

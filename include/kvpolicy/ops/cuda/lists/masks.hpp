@@ -1,7 +1,7 @@
 // Device implementations of the verbs that write masks.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/cuda/lists/rows.hpp>
 #include <kvpolicy/ops/mask_rows.hpp>
 

@@ -1,7 +1,7 @@
 // Device implementations of the verbs that find plans which do not fit the lanes any more.
 #pragma once
 
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/ops/cuda/moves/columns.hpp>
 #include <kvpolicy/ops/entries.hpp>
 

@@ -2,7 +2,7 @@
 // call or of another slot names.
 #pragma once
 
-#include <kvpolicy/ops/cuda/lists/check.hpp>
+#include <kvpolicy/ops/cuda/lists/list_checks.hpp>
 #include <kvpolicy/ops/cuda/lists/rows.hpp>
 #include <kvpolicy/ops/units.hpp>
 #include <limits>

@@ -1,7 +1,7 @@
 // The error messages of recorded faults, and the checks of launch numbers and launches.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/cuda/run/backend.hpp>
 #include <string>
 #include <utility>
