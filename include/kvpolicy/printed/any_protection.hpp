@@ -1,0 +1,4 @@
+// The header has moved; this path goes with 0.4.
+#pragma once
+
+#include <kvpolicy/by_name/any_protection.hpp>  // IWYU pragma: export

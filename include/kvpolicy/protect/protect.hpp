@@ -1,0 +1,4 @@
+// The header has moved; this path goes with 0.4.
+#pragma once
+
+#include <kvpolicy/parts/protect.hpp>  // IWYU pragma: export
