@@ -84,7 +84,7 @@ class selection {
   [[nodiscard]] kv::lanes lanes_of(int* counts, int* positions) const {
     return {.layer_end = 1,
             .heads = lanes_,
-            .bound = entries_,
+            .capacity = entries_,
             .count = {counts, 0, 0, 1},
             .position = {positions, 0, 0, 0}};
   }

@@ -49,7 +49,7 @@ class slot_cache {
             .lanes = {.sequences = slots_,
                       .layer_end = model_.layers,
                       .heads = model_.kv_heads,
-                      .bound = bound_,
+                      .capacity = bound_,
                       .count = {counts_.data(), all, heads, 1},
                       .position = {positions_.data(), all * bound_, heads * bound_, bound_}},
             .k = plane(k_),

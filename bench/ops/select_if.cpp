@@ -37,7 +37,7 @@ struct selected {
   [[nodiscard]] kv::lanes who() {
     return {.layer_end = 36,
             .heads = 8,
-            .bound = static_cast<int>(width),
+            .capacity = static_cast<int>(width),
             .count = {count.data(), 0, 8, 1},
             .position = {every.data()}};
   }

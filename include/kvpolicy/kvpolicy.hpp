@@ -38,7 +38,6 @@
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/core/tensors.hpp>
 #include <kvpolicy/core/turns.hpp>
-#include <kvpolicy/decision/bag.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/describe.hpp>
 #include <kvpolicy/decision/eviction.hpp>
@@ -46,6 +45,7 @@
 #include <kvpolicy/decision/missed_rows.hpp>
 #include <kvpolicy/decision/observe.hpp>
 #include <kvpolicy/decision/record.hpp>
+#include <kvpolicy/decision/signal_set.hpp>
 #include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/capabilities.hpp>
 #include <kvpolicy/engines/flashinfer.hpp>

@@ -331,7 +331,7 @@ class evictor_on final : public evictor {
       plane->dim = kv::bytes_of(element);
       for (std::int64_t* const stride : {&plane->layer, &plane->unit, &plane->token, &plane->head}) *stride *= width;
     }
-    in.v.base = in.k.base + std::int64_t{sequences_} * in.k.unit;
+    in.v.base = in.k.base + std::int64_t{sequences_} * in.k.unit_stride;
     return in;
   }
 

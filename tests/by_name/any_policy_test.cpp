@@ -111,12 +111,12 @@ TEST_SUITE("by_name/any_policy") {
     CHECK(scope("knorm | budget(ratio=0.5)") == kv::budget_scope::lane);
     CHECK(scope("knorm | budget(bytes=4096)") == kv::budget_scope::lane);
     CHECK(scope("knorm | budget(7, scope=layer)") == kv::budget_scope::layer);
-    CHECK(scope("knorm | budget(ratio=0.5, scope=global)") == kv::budget_scope::global);
+    CHECK(scope("knorm | budget(ratio=0.5, scope=global)") == kv::budget_scope::sequence);
     CHECK(scope("full") == kv::budget_scope::lane);
     CHECK(kv::any_policy(kv::eviction{.score = kv::knorm{}, .budget = kv::per_layer{7}}).scope() ==
           kv::budget_scope::layer);
     CHECK(kv::any_policy(kv::eviction{.score = kv::knorm{}, .budget = kv::per_sequence{7}}).scope() ==
-          kv::budget_scope::global);
+          kv::budget_scope::sequence);
     CHECK(kv::any_policy{}.scope() == kv::budget_scope::lane);
   }
 }
@@ -141,7 +141,7 @@ TEST_SUITE("by_name/any_signals") {
     in.check("here", lane.view.shape);  // marks have nothing to check
     kv::shape wide = lane.view.shape;
     wide.head_dim = 8;
-    CHECK(error_of([&] { in.check("here", wide); }) == "here: keys.dims = 4, but the shape says 8 channels");
+    CHECK(error_of([&] { in.check("here", wide); }) == "here: keys.channels = 4, but the shape says 8 channels");
   }
 
   TEST_CASE("sixteen signals are carried, a seventeenth is refused") {

@@ -120,9 +120,9 @@ TEST_SUITE("by_name/erased_parts") {
              lanes.kept(mine.parse("knorm | reduce_lanes(token, max) | reversed" + left));
     };
     CHECK(kv::to_string(last) == "knorm | reduce_lanes(token, max) | reversed(by=1) | budget(4)");
-    CHECK(last.decides() == kv::granularity::token);
+    CHECK(last.decides() == kv::granularity::sequence);
     CHECK(lanes.kept(first) == lanes.kept(kv::eviction{.score = kv::reduce_lanes{.score_of = reversed<kv::knorm>{},
-                                                                                 .decides = kv::granularity::token,
+                                                                                 .decides = kv::granularity::sequence,
                                                                                  .how = kv::reduction::max},
                                                        .budget = kv::per_lane{4}}));
     CHECK((differ(1) || differ(2) || differ(3) || differ(5) || differ(7) || differ(9)));

@@ -56,7 +56,7 @@ kv::any_budget any_limit(dice& random) {
       return kv::whole_blocks{any_count(random), 1 + random.below(64)};
   }
   limit.shared_by =
-      random.one_of<kv::budget_scope>({kv::budget_scope::lane, kv::budget_scope::layer, kv::budget_scope::global});
+      random.one_of<kv::budget_scope>({kv::budget_scope::lane, kv::budget_scope::layer, kv::budget_scope::sequence});
   if (limit.shared_by != kv::budget_scope::lane) limit.floor_part = any_part(random);
   bool const may_be_seen =
       limit.of == kv::any_budget::amount::ratio && limit.shared_by == kv::budget_scope::lane && !limit.held;
@@ -119,7 +119,7 @@ template <class Scorer>
 kv::any_policy any_policy_of(dice& random) {
   kv::reduce_lanes<Scorer> score{any_parameters<Scorer>(random), Scorer::decides, kv::reduction::sum};
   if (random.chance(50)) {
-    score.decides = random.chance(50) ? kv::granularity::token : kv::granularity::layer;
+    score.decides = random.chance(50) ? kv::granularity::sequence : kv::granularity::layer;
     if (score.decides != Scorer::decides) {
       score.how = random.one_of<kv::reduction>({kv::reduction::sum, kv::reduction::mean, kv::reduction::max});
     }
@@ -221,7 +221,7 @@ TEST_SUITE("by_name/registry") {
     check(kv::policies::ada_snapkv());
     check(kv::eviction{.score = kv::knorm{}, .protect = kv::safe{}, .budget = kv::per_sequence{64, 0.25}});
     check(kv::eviction{.score = kv::knorm{}, .budget = kv::in_bytes{1 << 26}, .trigger = kv::over_budget{3}});
-    check(kv::eviction{.score = kv::reduce_lanes<kv::h2o>{{}, kv::granularity::token, kv::reduction::mean}});
+    check(kv::eviction{.score = kv::reduce_lanes<kv::h2o>{{}, kv::granularity::sequence, kv::reduction::mean}});
     CHECK(kv::any_policy() == kv::any_policy(kv::policies::full()));
   }
 

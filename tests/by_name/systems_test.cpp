@@ -273,7 +273,7 @@ TEST_SUITE("by_name/systems") {
 
   TEST_CASE("a budget by value refuses what a spec refuses") {
     kv::any_budget limit = kv::ramp{.tokens = 40};
-    limit.shared_by = kv::budget_scope::global;
+    limit.shared_by = kv::budget_scope::sequence;
     CHECK(error_of([&] { limit.check("make_state"); }) ==
           "make_state: budget.scope = global, but only lanes that share with nobody have shares that differ");
     kv::any_budget endless = kv::unlimited{};

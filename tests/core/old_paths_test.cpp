@@ -20,6 +20,7 @@
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/hook_checks.hpp>
 #include <kvpolicy/core/hooks.hpp>
+#include <kvpolicy/decision/bag.hpp>
 #include <kvpolicy/decision/check.hpp>
 #include <kvpolicy/decision/hooks.hpp>
 #include <kvpolicy/decision/refusals.hpp>

@@ -194,8 +194,8 @@ TEST_SUITE("laws/throwing") {
               kv::dead_slot<throwing_owner> const how{.list = like.list,
                                                       .map = like.map,
                                                       .dead = like.dead,
-                                                      .prefix = like.prefix,
-                                                      .locked = like.locked,
+                                                      .protected_prefix = like.prefix,
+                                                      .locked_prefix = like.locked,
                                                       .shared = {&bad},
                                                       .freed = like.freed,
                                                       .released = like.released};

@@ -74,7 +74,7 @@ struct shared_slots {
     made.lanes = {.sequences = slots,
                   .layer_end = layers,
                   .heads = heads,
-                  .bound = bound,
+                  .capacity = bound,
                   .count = {count.data(), layers * heads, heads, 1},
                   .position = {position.data(), layers * heads * bound, heads * bound, bound}};
     bool const one = tables == table_kind::one_pool;

@@ -114,7 +114,7 @@ TEST_SUITE("turns") {
                                   .layer_begin = 0,
                                   .layer_end = model.layers,
                                   .heads = model.kv_heads,
-                                  .bound = bound,
+                                  .capacity = bound,
                                   .count = {counts.data(), 1, 0, 0},
                                   .position = {positions.data(), bound, 0, 0}},
                         .k = plane(memory),

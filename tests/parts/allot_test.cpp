@@ -111,8 +111,8 @@ struct by_hits {
       return std::min(most, static_cast<int>(std::count_if(row, row + of.count, [&](float s) { return s > least; })));
     }
   };
-  template <class Executor, class Bag>
-  void allot(Executor& exec, Bag const& in, kv::score_view const& scores, kv::by_lane<int> const& shares) const {
+  template <class Executor, class SignalSet>
+  void allot(Executor& exec, SignalSet const& in, kv::score_view const& scores, kv::by_lane<int> const& shares) const {
     kv::ops::map_lanes(exec, in.lanes, count_above{scores, least, tokens}, shares);
   }
   friend bool operator==(by_hits const&, by_hits const&) = default;

@@ -92,10 +92,10 @@ TEST_SUITE("parts/budget") {
 
   TEST_CASE("who shares a budget: nobody, a layer, or all lanes of a sequence") {
     CHECK(kv::per_layer::scope() == kv::budget_scope::layer);
-    CHECK(kv::per_sequence::scope() == kv::budget_scope::global);
+    CHECK(kv::per_sequence::scope() == kv::budget_scope::sequence);
     CHECK(kv::any_budget{}.scope() == kv::budget_scope::lane);
     CHECK(kv::any_budget(kv::per_layer{}).scope() == kv::budget_scope::layer);
-    CHECK(kv::any_budget(kv::per_sequence{}).scope() == kv::budget_scope::global);
+    CHECK(kv::any_budget(kv::per_sequence{}).scope() == kv::budget_scope::sequence);
   }
 
   TEST_CASE("a floor is a part of the share, a product of doubles that is cut") {
@@ -204,7 +204,7 @@ TEST_SUITE("parts/budget") {
     erases(kv::per_lane{5});
     erases(kv::per_layer{5, 0.3}, kv::budget_scope::layer, 0.3);
     erases(kv::per_layer{5, 0}, kv::budget_scope::layer);
-    erases(kv::per_sequence{5, 0.7}, kv::budget_scope::global, 0.7);
+    erases(kv::per_sequence{5, 0.7}, kv::budget_scope::sequence, 0.7);
     erases(kv::drop_ratio{0.9});
     erases(kv::drop_ratio{0.9, kv::rounding::kvpress});
     erases(kv::drop_ratio{0.9, kv::rounding::kvpress_0_5_4});

@@ -36,7 +36,7 @@ struct small_engine {
     return {.shape = {1, 2, 2, dims},
             .lanes = {.layer_end = 1,
                       .heads = 2,
-                      .bound = bound,
+                      .capacity = bound,
                       .count = {count.data(), 0, 2, 1},
                       .position = {position.data(), 0, 2 * bound, bound}},
             .k = plane(k),

@@ -98,7 +98,7 @@ std::vector<int> held_without_window(Policy const& policy) {
 struct undeclared : kv::record_attention_mass {
   static constexpr bool of_entries = false;
   [[nodiscard]] static std::array<kv::column, 1> columns(kv::shape const&, int) {
-    return {kv::column{"undeclared", kv::per::lane_entry, kv::on_move::permute, sizeof(float)}};
+    return {kv::column{"undeclared", kv::column_extent::lane_entry, kv::on_move::permute, sizeof(float)}};
   }
   [[maybe_unused]] friend bool operator==(undeclared const&, undeclared const&) = default;
 };

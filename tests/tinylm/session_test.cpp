@@ -138,7 +138,7 @@ void check_every_layout(std::string const& name, Policy const& policy) {
 template <class Score>
 void check_whole_tokens(std::string const& name, Score const& score, kv::reduction how) {
   using tinylm::layout;
-  kv::eviction const policy{.score = kv::reduce_lanes<Score>{score, kv::granularity::token, how},
+  kv::eviction const policy{.score = kv::reduce_lanes<Score>{score, kv::granularity::sequence, how},
                             .protect = kv::sinks{2},
                             .budget = kv::per_lane{64}};
   for (layout const lay : {layout::compact, layout::list_rewrite, layout::dead_slot, layout::mask, layout::overwrite}) {

@@ -101,8 +101,8 @@ struct budget_numbers {
   }
   /// True if a decision asks for the share of every lane.
   [[nodiscard]] constexpr bool is_allotted() const { return by == sharing::importance || of_seen; }
-  template <class Executor, class Bag>
-  void allot(Executor& exec, Bag const& in, score_view const&, by_lane<int> const& to) const {
+  template <class Executor, class SignalSet>
+  void allot(Executor& exec, SignalSet const& in, score_view const&, by_lane<int> const& to) const {
     if (by != sharing::importance) return ops::map_lanes(exec, in.lanes, share_of_seen<budget_numbers>{*this}, to);
     average const usual{of, tokens, {drop, round}, of_seen, in.lanes};
     allot_by_weight(exec, in, table_of_layers{weights}, usual, least, cap, to);
@@ -148,7 +148,7 @@ struct any_budget : detail::budget_numbers {
   }
   any_budget(per_sequence from) {
     tokens = from.tokens;
-    shared_by = budget_scope::global;
+    shared_by = budget_scope::sequence;
     floor_part = from.floor_part;
     floor_tokens = from.floor_tokens;
   }

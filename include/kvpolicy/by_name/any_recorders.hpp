@@ -64,14 +64,15 @@ class any_recorders {
   any_recorders(std::tuple<Recorders...> const& all, std::string const& whose)
       : inner_(std::make_shared<model<Recorders...>>(all, whose)) {}
 
-  /// Those that the window of an admission has, too: of values from birth, and of numbers of entries.
+  /// Those that the window of an admission has, too: of values known when an entry is appended, and of numbers of
+  /// entries.
   [[nodiscard]] any_recorders in_window() const {
     any_recorders made = *this;
     made.window_ = true;
     return made;
   }
   /// True if the values of all of them are known when an entry is appended.
-  [[nodiscard]] bool all_born() const { return inner_->all_born(); }
+  [[nodiscard]] bool all_known_at_append() const { return inner_->all_known_at_append(); }
   /// True if one of them keeps what belongs to no entry and follows from every forward, such as the last query rows.
   [[nodiscard]] bool keeps_rows() const { return inner_->keeps_rows(); }
   /// The name of a column of numbers of entries, if its recorder does not say that it keeps such; otherwise empty.
@@ -84,7 +85,8 @@ class any_recorders {
   }
   [[nodiscard]] static recorded_columns view(recorded_columns const& recorded) { return recorded; }
 
-  /// Observes with each of them; in a window, with those of values from birth. `in` is `signals` or `any_signals`.
+  /// Observes with each of them; in a window, with those of values known when an entry is appended. `in` is `signals`
+  /// or `any_signals`.
   template <class Given>
   void observe(Executor& exec, Given const& in, recorded_columns const& recorded) const {
     inner_->observe(window_, {true, !window_}, exec, any_signals(in), recorded);
@@ -131,9 +133,9 @@ class any_recorders {
   }
 
  private:
-  /// Which of them are asked: those of values from birth, and those that change with forwards.
+  /// Which of them are asked: those of values known when an entry is appended, and those that change with forwards.
   struct asked {
-    bool born;
+    bool known_at_append;
     bool changing;
   };
 
@@ -141,7 +143,7 @@ class any_recorders {
     virtual ~interface() = default;
     [[nodiscard]] virtual void const* type() const = 0;
     [[nodiscard]] virtual bool equals(interface const& other) const = 0;
-    [[nodiscard]] virtual bool all_born() const = 0;
+    [[nodiscard]] virtual bool all_known_at_append() const = 0;
     [[nodiscard]] virtual bool keeps_rows() const = 0;
     [[nodiscard]] virtual std::string undeclared(shape const&) const = 0;
     virtual void columns(bool window, shape const&, int bound, column_list& to) const = 0;
@@ -167,9 +169,9 @@ class any_recorders {
     [[nodiscard]] bool equals(interface const& other) const override {
       return other.type() == type() && static_cast<model const&>(other).all == all;
     }
-    [[nodiscard]] bool all_born() const override { return (detail::from_birth<Recorders> && ...); }
+    [[nodiscard]] bool all_known_at_append() const override { return (detail::known_at_append<Recorders> && ...); }
     [[nodiscard]] bool keeps_rows() const override {
-      return ((!detail::from_birth<Recorders> && !detail::of_entries<Recorders>) || ...);
+      return ((!detail::known_at_append<Recorders> && !detail::of_entries<Recorders>) || ...);
     }
     [[nodiscard]] std::string undeclared(shape const& of) const override {
       std::string found;
@@ -185,11 +187,11 @@ class any_recorders {
     }
     void observe(bool window, asked which, Executor& exec, any_signals const& in,
                  recorded_columns const& recorded) const override {
-      each_with_columns(window, in.lanes, recorded,
-                        [&]<class Recorder>(Recorder const& keeps, recorded_columns const& its) {
-                          bool const is_asked = detail::from_birth<Recorder> ? which.born : which.changing;
-                          if (is_asked && in.has_all(typename Recorder::needs{})) keeps.observe(exec, in, its);
-                        });
+      each_with_columns(
+          window, in.lanes, recorded, [&]<class Recorder>(Recorder const& keeps, recorded_columns const& its) {
+            bool const is_asked = detail::known_at_append<Recorder> ? which.known_at_append : which.changing;
+            if (is_asked && in.has_all(typename Recorder::needs{})) keeps.observe(exec, in, its);
+          });
     }
     void forget(bool window, Executor& exec, lanes const& batch, recorded_columns const& recorded, int sequence,
                 int position) const override {
@@ -201,10 +203,10 @@ class any_recorders {
     }
     void refuse(bool window, asked which, char const* call, any_signals const& in) const override {
       each(window, [&]<class Recorder>(Recorder const& keeps) {
-        if (!(detail::from_birth<Recorder> ? which.born : which.changing)) return;
+        if (!(detail::known_at_append<Recorder> ? which.known_at_append : which.changing)) return;
         detail::refuse_unrecordable<Recorder>(call, whose.c_str(), in);
         detail::refuse_rows<typename Executor::backend>(call, typename Recorder::needs{}, in);
-        if (!which.born) detail::refuse_part_of(call, keeps, in);
+        if (!which.known_at_append) detail::refuse_part_of(call, keeps, in);
       });
     }
     [[nodiscard]] bool sums_rows([[maybe_unused]] any_signals const& in) const override {
@@ -230,7 +232,7 @@ class any_recorders {
     template <class Visit>
     void each(bool window, Visit const& visit) const {
       auto const one = [&]<class Recorder>(Recorder const& keeps) {
-        if (!window || detail::from_birth<Recorder> || detail::of_entries<Recorder>) visit(keeps);
+        if (!window || detail::known_at_append<Recorder> || detail::of_entries<Recorder>) visit(keeps);
       };
       std::apply([&](auto const&... keeps) { (one(keeps), ...); }, all);
     }
@@ -239,7 +241,7 @@ class any_recorders {
     void each_with_columns(bool window, lanes const& batch, recorded_columns recorded, Visit const& visit) const {
       each(window, [&](auto const& keeps) {
         visit(keeps, recorded);
-        recorded.first += keeps.columns(recorded.model, batch.bound).size();
+        recorded.first += keeps.columns(recorded.model, batch.capacity).size();
       });
     }
   };

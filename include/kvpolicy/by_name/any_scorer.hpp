@@ -58,14 +58,14 @@ class erased_scorer {
   }
   [[nodiscard]] any_trigger triggers() const { return inner_->trigger; }
   [[nodiscard]] forced_type forces() const { return inner_->forces(); }
-  template <class Bag>
-  [[nodiscard]] forced_type forces(Bag const& in) const {
+  template <class SignalSet>
+  [[nodiscard]] forced_type forces(SignalSet const& in) const {
     return inner_->forces(seen_by(in, given_in(in)));
   }
   /// If it puts entries first, this and `rest_scores` say how.
   [[nodiscard]] first_places places() const { return facts().first.value_or(first_places{}); }
-  template <class Bag>
-  [[nodiscard]] put_first_rest rest_scores(Bag const& in) const {
+  template <class SignalSet>
+  [[nodiscard]] put_first_rest rest_scores(SignalSet const& in) const {
     return inner_->rest_scores(in.lanes);
   }
 
@@ -74,16 +74,16 @@ class erased_scorer {
   void refuse_given(char const* call, Given const& in) const {
     inner_->refuse_given(call, any_signals(in));
   }
-  template <class Bag>
-  void refuse(Executor& exec, Bag const& in) const {
+  template <class SignalSet>
+  void refuse(Executor& exec, SignalSet const& in) const {
     inner_->refuse(exec, seen_by(in, given_in(in)));
   }
-  template <class Bag>
-  [[nodiscard]] observed_type observed(Bag const& in) const {
+  template <class SignalSet>
+  [[nodiscard]] observed_type observed(SignalSet const& in) const {
     return inner_->observed(seen_by(in, given_in(in)));
   }
-  template <class Bag>
-  void score(Executor& exec, Bag const& in, score_view const& out) const {
+  template <class SignalSet>
+  void score(Executor& exec, SignalSet const& in, score_view const& out) const {
     inner_->score(exec, seen_by(in, given_in(in)), out);
   }
 
@@ -106,17 +106,17 @@ class erased_scorer {
   [[nodiscard]] std::string spell() const { return inner_->spell(); }
 
  private:
-  /// The signals of a bag: those that it refers to, or a view that lives as long as the expression.
-  template <class Bag>
-  [[nodiscard]] static decltype(auto) given_in(Bag const& in) {
+  /// The signals of a set: those that it refers to, or a view that lives as long as the expression.
+  template <class SignalSet>
+  [[nodiscard]] static decltype(auto) given_in(SignalSet const& in) {
     if constexpr (std::same_as<std::remove_cvref_t<decltype(in.given())>, any_signals>) {
       return (in.given());
     } else {
       return any_signals(in.given());
     }
   }
-  template <class Bag>
-  [[nodiscard]] seen_by_scorer<Executor> seen_by(Bag const& in, any_signals const& given) const {
+  template <class SignalSet>
+  [[nodiscard]] seen_by_scorer<Executor> seen_by(SignalSet const& in, any_signals const& given) const {
     return {given, in.state(), in.first_column_of(inner_->recorders), in.lanes};
   }
 
@@ -168,7 +168,7 @@ using any_scorer = basic_any_scorer<host_executor>;
 template <executor Executor>
 class basic_any_page_scorer : public detail::erased_scorer<Executor> {
  public:
-  static constexpr unit scores_of = unit::page;
+  static constexpr item scores_of = item::page;
   int page = 16;  ///< the entries of a page, as the scorer says
 
   basic_any_page_scorer() : basic_any_page_scorer(quest{}) {}

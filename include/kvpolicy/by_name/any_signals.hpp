@@ -4,7 +4,7 @@
 #include <array>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
-#include <kvpolicy/decision/bag.hpp>
+#include <kvpolicy/decision/signal_set.hpp>
 #include <string>
 #include <string_view>
 
@@ -110,19 +110,19 @@ class any_signals {
 /// The signals that a scorer reads. A signal that the engine gives comes first; any other is read from the recorded
 /// columns.
 template <class Recorders, class State>
-class bag<any_signals, Recorders, State> {
+class signal_set<any_signals, Recorders, State> {
  public:
-  bag(any_signals const& given, Recorders const& recorders, State const& state, std::size_t first = 0)
-      : bag(given, recorders, state, first, given.lanes) {}
+  signal_set(any_signals const& given, Recorders const& recorders, State const& state, std::size_t first = 0)
+      : signal_set(given, recorders, state, first, given.lanes) {}
   /// The same about other lanes.
-  bag(any_signals const& given, Recorders const& recorders, State const& state, std::size_t first,
-      kvpolicy::lanes const& among)
+  signal_set(any_signals const& given, Recorders const& recorders, State const& state, std::size_t first,
+             kvpolicy::lanes const& among)
       : lanes(among), given_(given), recorders_(recorders), state_(state), first_(first) {}
 
   kvpolicy::lanes lanes;
 
   template <class Signal>
-  static constexpr bool recorded = bag<signals<>, Recorders, State>::template provides<Signal>;
+  static constexpr bool recorded = signal_set<signals<>, Recorders, State>::template provides<Signal>;
 
   template <class Signal>
   static constexpr bool provides = true;
@@ -137,14 +137,15 @@ class bag<any_signals, Recorders, State> {
   [[nodiscard]] State const& state() const { return state_; }
   template <class Recorder>
   [[nodiscard]] std::size_t first_column_of(Recorder const& one) const {
-    return first_ + detail::first_column_of(recorders_, one, state_.model(), state_.lanes().bound);
+    return first_ + detail::first_column_of(recorders_, one, state_.model(), state_.lanes().capacity);
   }
 
   template <class Signal>
   [[nodiscard]] Signal get() const {
     if (Signal const* const found = given_.find<Signal>(); found != nullptr) return *found;
     if constexpr (recorded<Signal>) {
-      return bag<signals<>, Recorders, State>(signals<>(lanes), recorders_, state_, first_).template get<Signal>();
+      return signal_set<signals<>, Recorders, State>(signals<>(lanes), recorders_, state_, first_)
+          .template get<Signal>();
     } else {
       return given_.get<Signal>();
     }

@@ -240,7 +240,7 @@ class basic_registry {
       detail::refuse_spec(puts.column, puts.name, name_of(with.pick) + " has no places");
     }
     if ((keeps_all || picks_alone) && with.budget == nullptr) limit = unlimited{};
-    if (limit.differs_by_layer() && score.decides == granularity::token) {
+    if (limit.differs_by_layer() && score.decides == granularity::sequence) {
       spec_argument const* const by = said("by");
       detail::refuse_spec(by != nullptr ? by->value_column : says.column, by != nullptr ? by->value : says.name,
                           "layers that decide together have one budget");

@@ -27,7 +27,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// What an erased scorer reads in a call. The scorer inside makes a bag of it.
+/// What an erased scorer reads in a call. The scorer inside makes its own set of them.
 template <executor Executor>
 struct seen_by_scorer {
   any_signals const& given;
@@ -107,7 +107,7 @@ struct scorer_model final : scorer_interface<Executor> {
   using typename scorer_interface<Executor>::observed_type;
   using one_type = observed_one<reads_on_host<backend>>;
   using recorders_type = decltype(recorders_of(std::declval<Score const&>()));
-  using bag_type = bag<any_signals, recorders_type, state<Executor>>;
+  using signal_set_type = signal_set<any_signals, recorders_type, state<Executor>>;
 
   explicit scorer_model(Score const& from)
       : scorer_interface<Executor>(recorders_in(from), facts_in(from), trigger_in(from)), typed(from) {
@@ -136,7 +136,7 @@ struct scorer_model final : scorer_interface<Executor> {
       made.given = inside().text().given;
     } else {
       each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
-        if constexpr (!bag_type::template recorded<Signal>) made.given.push_back(signal_name(signal));
+        if constexpr (!signal_set_type::template recorded<Signal>) made.given.push_back(signal_name(signal));
       });
     }
     return made;
@@ -154,7 +154,7 @@ struct scorer_model final : scorer_interface<Executor> {
   }
   [[nodiscard]] forced_type forces() const override { return erased_forces(forces_of(typed)); }
   [[nodiscard]] forced_type forces(seen const& in) const override {
-    return with_bag(in, [&](bag_type const& all) { return erased_forces(forces_of(typed, all)); });
+    return with_signal_set(in, [&](signal_set_type const& all) { return erased_forces(forces_of(typed, all)); });
   }
   [[nodiscard]] put_first_rest rest_scores(lanes const& among) const override {
     put_first_rest found{};
@@ -169,7 +169,7 @@ struct scorer_model final : scorer_interface<Executor> {
       inside().refuse_given(call, in);
     } else {
       each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
-        if constexpr (!bag_type::template recorded<Signal>)
+        if constexpr (!signal_set_type::template recorded<Signal>)
           refuse_missing(call, std::string(this->facts.name).c_str(), in, signal);
       });
       detail::refuse_given<backend>(call, typed, in);
@@ -177,10 +177,10 @@ struct scorer_model final : scorer_interface<Executor> {
   }
   void refuse(Executor& exec, seen const& in) const override {
     refuse_given("decide", in.given);
-    with_bag(in, [&](bag_type const& all) { refuse_data(typed, exec, all); });
+    with_signal_set(in, [&](signal_set_type const& all) { refuse_data(typed, exec, all); });
   }
   [[nodiscard]] observed_type observed(seen const& in) const override {
-    return with_bag(in, [&](bag_type const& all) {
+    return with_signal_set(in, [&](signal_set_type const& all) {
       if constexpr (around_erased<Score>) {
         return inside().observed(all);
       } else {
@@ -195,8 +195,8 @@ struct scorer_model final : scorer_interface<Executor> {
     });
   }
   void score(Executor& exec, seen const& in, score_view const& out) const override {
-    if constexpr (fits<deciding_hooks<Score, Executor, bag_type, score_view const&>>()) {
-      with_bag(in, [&](bag_type const& all) { typed.score(exec, all, out); });
+    if constexpr (fits<deciding_hooks<Score, Executor, signal_set_type, score_view const&>>()) {
+      with_signal_set(in, [&](signal_set_type const& all) { typed.score(exec, all, out); });
     }
   }
 
@@ -205,8 +205,8 @@ struct scorer_model final : scorer_interface<Executor> {
   [[nodiscard]] auto const& inside() const { return inner_of(typed); }
   static scorer_facts facts_in(Score const& from) {
     scorer_facts made = facts_of(from);
-    if constexpr (requires(bag_type const& in) { from.entry_scores(in); }) {
-      using scores_type = decltype(from.entry_scores(std::declval<bag_type const&>()));
+    if constexpr (requires(signal_set_type const& in) { from.entry_scores(in); }) {
+      using scores_type = decltype(from.entry_scores(std::declval<signal_set_type const&>()));
       made.any_order = !requires { scores_type::ascends_in_position; };
     }
     return made;
@@ -222,9 +222,9 @@ struct scorer_model final : scorer_interface<Executor> {
     }
   }
   template <class Visit>
-  auto with_bag(seen const& in, Visit const& visit) const {
+  auto with_signal_set(seen const& in, Visit const& visit) const {
     auto const all = recorders_of(typed);
-    return visit(bag_type(in.given, all, in.recorded, in.first, in.among));
+    return visit(signal_set_type(in.given, all, in.recorded, in.first, in.among));
   }
   template <class Forces>
   static forced_type erased_forces(Forces const& from) {

@@ -103,7 +103,7 @@ struct sir_llm {
   void join(spec_parts& parts) const {
     parts.protect.add(kvpolicy::sinks{sinks});
     parts.add(put_first<full>{{}, entropy, 0, rest_order::recency, 42});
-    parts.add(reduce_lanes<full>{{}, granularity::token, reduction::max});
+    parts.add(reduce_lanes<full>{{}, granularity::sequence, reduction::max});
   }
 
   friend bool operator==(sir_llm const&, sir_llm const&) = default;
@@ -141,8 +141,9 @@ struct lu_kv {
   friend bool operator==(lu_kv const&, lu_kv const&) = default;
 };
 
-/// Locret (Huang et al. 2024, arXiv:2410.01805), for a prompt that arrives in chunks: a trained head predicts at birth
-/// how long an entry will be of use, and after each chunk but the last one the entries that arrived last are kept.
+/// Locret (Huang et al. 2024, arXiv:2410.01805), for a prompt that arrives in chunks: a trained head predicts when an
+/// entry is appended how long it will be of use, and after each chunk but the last one the entries that arrived last
+/// are kept.
 /// The policy is that of the chunks before the last one. After the last one decide by `carried` alone, and then append
 /// the local tokens, of which the paper has 100, without a decision, as `kvreplay --policy locret` does.
 struct locret {

@@ -1,4 +1,4 @@
-// Numbers of new entries, from which signals derive: gates, log beta, numbers from birth.
+// Numbers of new entries, from which signals derive: gates, log beta, birth scores.
 #pragma once
 
 #include <kvpolicy/core/codec.hpp>

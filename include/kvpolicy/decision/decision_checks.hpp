@@ -39,7 +39,7 @@ void check_policy(char const* call, Policy const& policy, shape const& model) {
   check_part(call, policy.budget);
   if constexpr (requires { policy.trigger; }) check_part(call, policy.trigger);
   if constexpr (requires { policy.budget.differs_by_layer(); }) {
-    bool const layers_decide_alone = policy.score.decides != granularity::token;
+    bool const layers_decide_alone = policy.score.decides != granularity::sequence;
     expects(layers_decide_alone || !policy.budget.differs_by_layer(), call, "budget", "different for each layer",
             "layers that decide together have one budget");
   }
@@ -78,7 +78,7 @@ void check_plan(char const* call, Executor const& exec, resolved<Policy> const& 
           "without the spare rows that this policy needs", "make_plan makes it for the policy that decides");
   expects(!of.allots || into.allots(), call, "plan", "without room for shares",
           "make_plan makes it for the policy that decides");
-  expects(scope_at_once(policy.budget) != budget_scope::global || batch.layers() == model.layers, call,
+  expects(scope_at_once(policy.budget) != budget_scope::sequence || batch.layers() == model.layers, call,
           "signals.lanes.layers", batch.layers(),
           [&] { return "all " + std::to_string(model.layers) + " layers share this budget"; });
   expects(!of.drops_one || of.scope == budget_scope::lane, call, "budget.scope", to_string(of.scope),

@@ -85,7 +85,7 @@ void truncate_checked(Executor& exec, cache const& in, state<Executor>& state, i
               sizeof slot);
     if constexpr (requires { exec.synchronize(); }) exec.synchronize();
   }
-  state.clear(exec, slot, in.lanes.layer_begin, in.lanes.layer_end, per::session);
+  state.clear(exec, slot, in.lanes.layer_begin, in.lanes.layer_end, column_extent::session);
 }
 
 }  // namespace detail

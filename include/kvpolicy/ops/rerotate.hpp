@@ -21,7 +21,7 @@ struct turned_channels {
 /// The larger part of a key's row before or behind its values.
 [[nodiscard]] constexpr turned_channels turned_channels_of(cache const& in) {
   value_channels const values = values_in_keys(in);
-  int const behind = in.k.dims - values.end;
+  int const behind = in.k.channels - values.end;
   return values.begin > behind ? turned_channels{0, values.begin} : turned_channels{values.end, behind};
 }
 

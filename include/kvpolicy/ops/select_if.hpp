@@ -24,7 +24,7 @@ struct select_if_t : verb<select_if_t> {
 
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
-    expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.lanes.bound, "select_if",
+    expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.lanes.capacity, "select_if",
             "keep.capacity", keep.capacity, "every entry of every segment must fit");
     expects(keep.decides == scores.decides, "select_if", "keep.decides", static_cast<int>(keep.decides),
             "scores and keep set are made by one granularity");

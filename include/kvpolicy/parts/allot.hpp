@@ -11,11 +11,11 @@ template <class Budget>
 concept allots = std::is_class_v<Budget> && hook::budget_allot::names<Budget>;
 
 /// The hook `allot` of a budget, in a decision.
-template <class Budget, class Executor, class Bag>
+template <class Budget, class Executor, class SignalSet>
 using allotting_hooks =
     hooks<Budget,
-          optional_hook<hook::budget_allot, form_of_call<hook::budget_allot, Budget, anything, Executor&, Bag const&,
-                                                         score_view const&, by_lane<int> const&>()>>;
+          optional_hook<hook::budget_allot, form_of_call<hook::budget_allot, Budget, anything, Executor&,
+                                                         SignalSet const&, score_view const&, by_lane<int> const&>()>>;
 
 /// A budget that is chosen at run time, and may be one of those.
 template <class Budget>
@@ -46,7 +46,7 @@ constexpr bool compares_layers([[maybe_unused]] Budget const& limit) {
 /// The lanes that must be in one decision because of a budget.
 template <class Budget>
 constexpr budget_scope scope_at_once(Budget const& limit) {
-  return compares_layers(limit) ? budget_scope::global : scope_of(limit);
+  return compares_layers(limit) ? budget_scope::sequence : scope_of(limit);
 }
 
 /// The shares that a budget has allotted.
@@ -62,15 +62,15 @@ struct allotted_budget {
 
 /// The budget that a decision reads: `limit`, or the shares that it allots now. `shares` is memory for a number of each
 /// lane.
-template <class Executor, class Budget, class Bag>
-auto allotted(Executor& exec, Budget const& limit, Bag const& in, score_view const& scores,
+template <class Executor, class Budget, class SignalSet>
+auto allotted(Executor& exec, Budget const& limit, SignalSet const& in, score_view const& scores,
               by_lane<int> const& shares) {
   if constexpr (may_allot<Budget>) {
     if (!limit.is_allotted()) return limit;
     limit.allot(exec, in, scores, shares);
     return limit.with_shares(shares);
   } else if constexpr (allots<Budget>) {
-    if constexpr (fits<allotting_hooks<Budget, Executor, Bag>>()) limit.allot(exec, in, scores, shares);
+    if constexpr (fits<allotting_hooks<Budget, Executor, SignalSet>>()) limit.allot(exec, in, scores, shares);
     return allotted_budget<Budget>{shares, limit};
   } else {
     return limit;

@@ -164,7 +164,7 @@ struct per_sequence {
     detail::check_floor(call, floor_part, floor_tokens);
   }
   KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
-  KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::global; }
+  KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::sequence; }
   KVPOLICY_HD constexpr int floor(int share) const {
     return detail::greater_floor(detail::cut_part_of(floor_part, share), floor_tokens);
   }
@@ -230,7 +230,7 @@ struct lowest_part {
     expects(drop >= 0 && drop <= 1, call, "lowest.drop", drop, "a part is dropped, 0 to 1");
   }
   KVPOLICY_HD constexpr int operator()(lane, int count) const { return count - detail::part_of(drop, count); }
-  KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::global; }
+  KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::sequence; }
   KVPOLICY_HD static constexpr int floor(int share) {
     return share;
   }  // each lane keeps its own budget, unless forced entries need more

@@ -18,8 +18,8 @@ concept layer_statistic = std::regular<S>;
 struct table_of_layers {
   by_lane<float const> weight{};
 
-  template <class Bag>
-  [[nodiscard]] constexpr table_of_layers weights(Bag const&) const {
+  template <class SignalSet>
+  [[nodiscard]] constexpr table_of_layers weights(SignalSet const&) const {
     return *this;
   }
   [[nodiscard]] KVPOLICY_HD constexpr float operator()(lane of) const { return *weight.row(of); }
@@ -140,9 +140,9 @@ struct shares_by_weight {
 };
 
 /// Writes the shares of all lanes. All lanes of a layer have the same.
-template <class Executor, class Bag, class Statistic, class Average>
-void allot_by_weight(Executor& exec, Bag const& in, Statistic const& of, Average const& average, int least, double cap,
-                     by_lane<int> const& shares) {
+template <class Executor, class SignalSet, class Statistic, class Average>
+void allot_by_weight(Executor& exec, SignalSet const& in, Statistic const& of, Average const& average, int least,
+                     double cap, by_lane<int> const& shares) {
   auto const weights = of.weights(in);
   using by_weight = shares_by_weight<std::remove_const_t<decltype(weights)>, Average>;
   ops::map_lanes(exec, in.lanes, by_weight{weights, average, in.lanes, least, cap}, shares);
@@ -179,8 +179,8 @@ struct proportional {
   /// The average.
   KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
   /// - cost: O(layers^2 * heads) a lane.
-  template <class Executor, class Bag>
-  void allot(Executor& exec, Bag const& in, score_view const&, by_lane<int> const& shares) const {
+  template <class Executor, class SignalSet>
+  void allot(Executor& exec, SignalSet const& in, score_view const&, by_lane<int> const& shares) const {
     detail::allot_by_weight(exec, in, of, per_lane{tokens}, least, cap, shares);
   }
   [[nodiscard]] static constexpr bool compares_layers() { return true; }

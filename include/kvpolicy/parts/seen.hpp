@@ -24,8 +24,8 @@ struct seen {
     return detail::kept_of_ratio(drop, round, of.order.newest_of(of.position, of.count) + 1);
   }
   /// - cost: O(lanes).
-  template <class Executor, class Bag>
-  void allot(Executor& exec, Bag const& in, score_view const&, by_lane<int> const& shares) const {
+  template <class Executor, class SignalSet>
+  void allot(Executor& exec, SignalSet const& in, score_view const&, by_lane<int> const& shares) const {
     ops::map_lanes(exec, in.lanes, *this, shares);
   }
   friend bool operator==(seen const&, seen const&) = default;
@@ -48,8 +48,8 @@ struct counted_ratio {
     return shares.data != nullptr ? *shares.row(this_lane) : part(this_lane, count);
   }
   [[nodiscard]] constexpr bool is_allotted() const { return of_seen; }
-  template <class Executor, class Bag>
-  void allot(Executor& exec, Bag const& in, score_view const& scores, by_lane<int> const& to) const {
+  template <class Executor, class SignalSet>
+  void allot(Executor& exec, SignalSet const& in, score_view const& scores, by_lane<int> const& to) const {
     seen{part.drop, part.round}.allot(exec, in, scores, to);
   }
   [[nodiscard]] constexpr counted_ratio with_shares(by_lane<int> const& to) const {

@@ -24,8 +24,8 @@ struct provided_by {
   static constexpr bool accepts = requires { requires std::same_as<Result, typename R::provides>; };
 };
 template <class R>
-concept says_from_birth =
-    !hook::recorder_from_birth::is_own_data<R> && requires { typename std::bool_constant<R::from_birth>; };
+concept says_known_at_append =
+    !hook::recorder_known_at_append::is_own_data<R> && requires { typename std::bool_constant<R::known_at_append>; };
 template <class R>
 concept says_of_entries =
     !hook::recorder_of_entries::is_own_data<R> && requires { typename std::bool_constant<R::of_entries>; };
@@ -42,7 +42,8 @@ using recorder_hooks = hooks<
     optional_hook<hook::recorder_forget, form_of_function<hook::recorder_forget, R>()>,
     optional_hook<hook::recorder_refuse_part, form_of_function<hook::recorder_refuse_part, R>()>,
     optional_hook<hook::recorder_of_entries, form_of_constant<hook::recorder_of_entries, R, says_of_entries<R>>()>,
-    optional_hook<hook::recorder_from_birth, form_of_constant<hook::recorder_from_birth, R, says_from_birth<R>>()>>;
+    optional_hook<hook::recorder_known_at_append,
+                  form_of_constant<hook::recorder_known_at_append, R, says_known_at_append<R>>()>>;
 
 /// The requirements that can be checked once both are known. `forget` is checked where a recorder is added to a state.
 template <class R, class Executor, class Given>

@@ -31,7 +31,7 @@ struct db_trim_kv {
   }
   using needs = kvpolicy::needs<retention>;
   static constexpr granularity decides = granularity::lane;
-  static constexpr budget_scope pools = budget_scope::global;
+  static constexpr budget_scope pools = budget_scope::sequence;
 
   /// The score of an entry. The column stores a log beta of 0 as -0; every formula below takes both.
   struct over_steps {

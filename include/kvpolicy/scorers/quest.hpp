@@ -31,7 +31,7 @@ struct quest {
   using needs = kvpolicy::needs<page_bounds, queries>;
   using verbs = kvpolicy::verbs<ops::page_scores_t>;
   static constexpr granularity decides = granularity::lane;
-  static constexpr unit scores_of = unit::page;
+  static constexpr item scores_of = item::page;
 
   void check(char const* call) const {
     expects(page >= 1, call, "quest.page", page, "a page holds at least one entry");

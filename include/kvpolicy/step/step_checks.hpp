@@ -15,9 +15,9 @@ namespace KVPOLICY_NAMESPACE {
 /// The plans of a cache policy's parts. Each plan holds a decision or none, independently of the others.
 template <class Executor>
 struct step_plan {
-  std::optional<exit_plan<Executor>> exits;           ///< of the admission
-  plan<Executor> evicting;                            ///< of the eviction; without one it keeps all entries
-  std::optional<selection_plan<Executor>> selecting;  ///< of the selection
+  std::optional<exit_plan<Executor>> admission;       ///< of the admission
+  plan<Executor> eviction;                            ///< of the eviction; without one it keeps all entries
+  std::optional<selection_plan<Executor>> selection;  ///< of the selection
 };
 
 /// The effects of a step on memory.
@@ -47,7 +47,7 @@ struct eviction_by_moving {
 template <class Evict>
 inline constexpr bool observes_by_type = [] {
   constexpr auto one = []<class... Recorders>(std::tuple<Recorders...> const*) {
-    return ((!from_birth<Recorders> && !erased_recorder<Recorders>) || ...);
+    return ((!known_at_append<Recorders> && !erased_recorder<Recorders>) || ...);
   };
   return one(static_cast<decltype(recorders_of_part(std::declval<Evict const&>())) const*>(nullptr));
 }();
@@ -103,7 +103,7 @@ void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Sel
                 "kvpolicy: a cache policy carries its eviction out by compact, which takes what is kept: "
                 "lowest_one goes with overwrite");
   check_same_lanes(call, "pages.lanes", pages.lanes, state.lanes());
-  check_same_lanes(call, "plan.lanes", pages.lanes, plans.evicting.lanes());
+  check_same_lanes(call, "plan.lanes", pages.lanes, plans.eviction.lanes());
   check_state(call, state, recorders_of_pages(policy));
   refuse_counts<backend>(call, pages.lanes);
   if constexpr (is_there<Evict>) {
@@ -111,7 +111,7 @@ void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Sel
     expects(decides == granularity::lane, call, "evict.score.decides", to_string(decides),
             "pages are ragged: every lane decides for itself");
     check_policy(call, policy.evict, pages.shape);
-    check_plan(call, exec, resolve(policy.evict), pages.lanes, pages.shape, plans.evicting);
+    check_plan(call, exec, resolve(policy.evict), pages.lanes, pages.shape, plans.eviction);
     check_reserved(call, exec, scratch_to_decide<backend>(evicting(policy), pages.shape, pages.lanes));
     expects(!resolve(policy.evict).drops_one, call, "evict.pick", "lowest_one",
             "a cache policy carries its eviction out by compact, which takes what is kept");
@@ -125,7 +125,7 @@ void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Sel
   }
   if constexpr (is_there<Select>) {
     check_policy(call, policy.select, pages.shape);
-    expects(plans.selecting.has_value(), call, "plan", "of a policy that selects nothing", "make_plan makes it");
+    expects(plans.selection.has_value(), call, "plan", "of a policy that selects nothing", "make_plan makes it");
     check_reserved(call, exec, scratch_to_observe<backend>(recorders_of_pages(policy), pages.shape, pages.lanes));
     using bounding = implementation<ops::extend_bounds_t, backend>;
     if constexpr (requires { bounding::refuse(keys_of(pages)); }) bounding::refuse(keys_of(pages));

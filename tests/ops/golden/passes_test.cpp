@@ -99,10 +99,10 @@ std::uint64_t of_slots(kv::isa simd_level) {
         all.add(kernels.inside(slot.data(), count, static_cast<unsigned>(2 * count + 1), -1) ? 1 : 0);
         all.add(kernels.ascends(numbers.data(), count) ? 1 : 0);
         all.add(kernels.ascends(position.data(), count) ? 1 : 0);
-        all.add(kernels.as_mapped(slot.data(), position.data(), count, map.data()) ? 1 : 0);
+        all.add(kernels.matches_map(slot.data(), position.data(), count, map.data()) ? 1 : 0);
         std::vector<int> anywhere(2 * entries + 17);
         for (std::size_t e = 0; e < entries; ++e) anywhere[static_cast<std::size_t>(slot[e])] = position[e];
-        all.add(kernels.as_mapped(position.data(), slot.data(), count, anywhere.data()) ? 1 : 0);
+        all.add(kernels.matches_map(position.data(), slot.data(), count, anywhere.data()) ? 1 : 0);
         all.add(kv::detail::count_set(marks.data(), count));
         std::vector<unsigned char> bytes(2 * entries + 8);
         bytes[entries] = 1;
@@ -125,7 +125,7 @@ std::uint64_t of_slots(kv::isa simd_level) {
         all.add(kernels.take(marks.data(), count, -1, first.data(), room, taken.data()));
         all.add(std::span<int const>(taken));
         all.add(std::span<int const>(first));
-        kernels.redirect(marks.data(), position.data(), count, -7, map.data());
+        kernels.redirect_to_dead(marks.data(), position.data(), count, -7, map.data());
         all.add(std::span<int const>(map));
       }
     }

@@ -33,7 +33,7 @@ mock_options even_batch() {
 /// Decides with a lowered scorer, and compares scores and keep sets with the lanes' scores reduced by the reference.
 template <class Score, class LaneScores>
 void lowers(mock_cache& cache, mock_queries& queries, Score const& score, LaneScores const& lane_scores) {
-  auto const decides = *rc::gen::element(kv::granularity::token, kv::granularity::layer);
+  auto const decides = *rc::gen::element(kv::granularity::sequence, kv::granularity::layer);
   auto const how = *rc::gen::elementOf(std::vector<kv::reduction>(std::begin(reductions), std::end(reductions)));
   int const budget = *rc::gen::inRange(0, cache.options().bound + 1);
   kv::eviction<kv::reduce_lanes<Score>> const policy{.score = {.score_of = score, .decides = decides, .how = how},

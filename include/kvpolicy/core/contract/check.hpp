@@ -81,24 +81,24 @@ inline bool disjoint(std::array<axis, 6> axes, std::int64_t bytes) {
 inline std::array<axis, 6> axes_of(plane const& rows, shape const& model, locator const& where) {
   std::int64_t const tokens = where.kind == locating::slot_map ? 1 : where.unit_tokens;
   if (rows.bases.data != nullptr) {  // along the axes of the table of pointers, strides do not give addresses
-    return {axis{rows.bases.layer != 0 ? 1 : model.layers, rows.layer},
-            axis{rows.bases.unit != 0 ? 1 : where.units, rows.unit},
-            axis{tokens, rows.token},
-            axis{rows.bases.head != 0 ? 1 : model.kv_heads, rows.head},
-            axis{rows.dims, rows.dim},
+    return {axis{rows.bases.layer != 0 ? 1 : model.layers, rows.layer_stride},
+            axis{rows.bases.unit != 0 ? 1 : where.units, rows.unit_stride},
+            axis{tokens, rows.token_stride},
+            axis{rows.bases.head != 0 ? 1 : model.kv_heads, rows.head_stride},
+            axis{rows.channels, rows.channel_stride},
             axis{}};
   }
-  int const layers = rows.layer == 0 && where.table.layer != 0 ? 1 : model.layers;
-  int const heads = rows.head == 0 && where.table.head != 0 ? 1 : model.kv_heads;
-  return {axis{layers, rows.layer}, axis{where.units, rows.unit}, axis{tokens, rows.token},
-          axis{heads, rows.head},   axis{rows.dims, rows.dim},    axis{}};
+  int const layers = rows.layer_stride == 0 && where.table.layer != 0 ? 1 : model.layers;
+  int const heads = rows.head_stride == 0 && where.table.head != 0 ? 1 : model.kv_heads;
+  return {axis{layers, rows.layer_stride}, axis{where.units, rows.unit_stride},      axis{tokens, rows.token_stride},
+          axis{heads, rows.head_stride},   axis{rows.channels, rows.channel_stride}, axis{}};
 }
 
 /// Refuses strides that reach too far, and elements that share bytes.
 inline void check_strides(char const* call, char const* name, plane const& rows, cache const& in) {
-  std::array const all{
-      axis{in.shape.layers, rows.layer},  axis{in.where.units, rows.unit}, axis{in.where.unit_tokens, rows.token},
-      axis{in.shape.kv_heads, rows.head}, axis{rows.dims, rows.dim},       axis{}};
+  std::array const all{axis{in.shape.layers, rows.layer_stride},      axis{in.where.units, rows.unit_stride},
+                       axis{in.where.unit_tokens, rows.token_stride}, axis{in.shape.kv_heads, rows.head_stride},
+                       axis{rows.channels, rows.channel_stride},      axis{}};
   expects(addressable(all), call, name, "strides", "its elements are 2^60 bytes apart");
   expects(disjoint(axes_of(rows, in.shape, in.where), bytes_of(rows.element)), call, name, "strides",
           "two of its elements share bytes");
@@ -150,8 +150,8 @@ inline void check_plane(char const* call, char const* name, plane const& rows, i
   expects(rows.base != nullptr || rows.bases.data != nullptr, call, name, "null", "a plane is the engine's memory");
   check_scales(call, name, rows);
   expects(
-      rows.dims == dims || rows.element == codec::opaque, call, [&] { return std::string(name) + ".dims"; }, rows.dims,
-      [&] { return "the shape says " + std::to_string(dims) + " channels"; });
+      rows.channels == dims || rows.element == codec::opaque, call, [&] { return std::string(name) + ".dims"; },
+      rows.channels, [&] { return "the shape says " + std::to_string(dims) + " channels"; });
   check_strides(call, name, rows, in);
 }
 
@@ -176,16 +176,17 @@ inline void check_same_table(char const* call, char const* name, by_lane<int> co
 
 inline void check_locator(char const* call, locator const& where, lanes const& batch) {
   check_places(call, "", where, batch);
-  expects(!finds_by_sequence(where) || where.unit_tokens >= batch.bound, call, "where.unit_tokens", where.unit_tokens,
-          [&] { return "a row holds `bound` tokens (" + std::to_string(batch.bound) + ")"; });
+  expects(!finds_by_sequence(where) || where.unit_tokens >= batch.capacity, call, "where.unit_tokens",
+          where.unit_tokens, [&] { return "a row holds `capacity` tokens (" + std::to_string(batch.capacity) + ")"; });
 }
 
 /// Checks the values: a plane of their own, or the first channels of the keys' rows, which the shape has to say.
 inline void check_values(char const* call, cache const& in) {
   int const dims = in.shape.value_dim != 0 ? in.shape.value_dim : in.shape.head_dim;
   if (has_memory(in.v) || in.shape.value_dim == 0) return check_plane(call, "v", in.v, dims, in);
-  expects(dims <= in.k.dims || in.k.element == codec::opaque, call, "shape.value_dim", dims, [&] {
-    return "values without memory of their own are in the keys' rows, of " + std::to_string(in.k.dims) + " channels";
+  expects(dims <= in.k.channels || in.k.element == codec::opaque, call, "shape.value_dim", dims, [&] {
+    return "values without memory of their own are in the keys' rows, of " + std::to_string(in.k.channels) +
+           " channels";
   });
 }
 

@@ -56,7 +56,7 @@ template <class Backend>
 [[nodiscard]] KVPOLICY_HD inline bool counts_fit(lanes const& batch, lane one) {
   int const count = *batch.count.row(one);
   int const drafts = batch.in_flight != nullptr ? *batch.drafts(one.sequence) : 0;
-  return 0 <= drafts && drafts <= count && count <= batch.bound;
+  return 0 <= drafts && drafts <= count && count <= batch.capacity;
 }
 
 #if !defined(KVPOLICY_COMPILED)
@@ -65,8 +65,8 @@ inline void refuse_counts_of_lane(char const* call, lanes const& batch, lane one
   int const count = *batch.count.row(one);
   auto const in_lane = [&](int number) { return std::to_string(number) + " in " + spell_lane_of(batch, one); };
   expects(
-      count >= 0 && count <= batch.bound, call, "lanes.count", [&] { return in_lane(count); },
-      [&] { return "a lane holds 0 to " + std::to_string(batch.bound) + " entries, its `bound`"; });
+      count >= 0 && count <= batch.capacity, call, "lanes.count", [&] { return in_lane(count); },
+      [&] { return "a lane holds 0 to " + std::to_string(batch.capacity) + " entries, its `capacity`"; });
   int const drafts = batch.in_flight != nullptr ? *batch.drafts(one.sequence) : 0;
   expects(
       drafts >= 0 && drafts <= count, call, "lanes.in_flight", [&] { return in_lane(drafts); },
@@ -82,7 +82,7 @@ inline bool plain_counts_fit(lanes const& batch, int sequence) {
   unsigned signs = 0;  // the sign bit is set if any count is negative or above the bound
   for (int i = 0; i < lanes_here; ++i) {
     auto const one = static_cast<unsigned>(count[i]);
-    signs |= one | (static_cast<unsigned>(batch.bound) - one);
+    signs |= one | (static_cast<unsigned>(batch.capacity) - one);
   }
   return static_cast<int>(signs) >= 0;
 }
@@ -226,8 +226,9 @@ void refuse_smaller([[maybe_unused]] char const* call, [[maybe_unused]] Given co
 }
 
 /// Calls `check_rows` of the signals that are needed and given, if the host can read the backend's memory.
-template <class Backend, class Needs, class Bag>
-void refuse_rows([[maybe_unused]] char const* call, [[maybe_unused]] Needs needed, [[maybe_unused]] Bag const& in) {
+template <class Backend, class Needs, class SignalSet>
+void refuse_rows([[maybe_unused]] char const* call, [[maybe_unused]] Needs needed,
+                 [[maybe_unused]] SignalSet const& in) {
   if constexpr (reads_on_host<Backend>) check_rows(needed, call, in);
 }
 

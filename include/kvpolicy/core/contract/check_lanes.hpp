@@ -65,7 +65,8 @@ inline void check_lanes(char const* call, lanes const& batch, shape const& model
               (batch.slots != nullptr || batch.sequence_end() <= batch.slot_total()),
           call, "lanes.sequence_begin", batch.sequence_begin, "the sequences are a part of the batch");
   check_size(call, "lanes", batch);
-  expects(batch.bound > 0, call, "lanes.bound", batch.bound, "an upper limit of the entries of a lane is needed");
+  expects(batch.capacity > 0, call, "lanes.capacity", batch.capacity,
+          "an upper limit of the entries of a lane is needed");
   check_lane_tables(call, "lanes", batch);
 }
 
@@ -110,7 +111,7 @@ inline void check_same_lanes(char const* call, char const* name, lanes const& gi
       [&] { return std::to_string(given.sequence_begin) + " to " + std::to_string(given.sequence_end()); },
       made_for(made.sequences));
   expects(given.heads == made.heads, call, member(".heads"), given.heads, made_for(made.heads));
-  expects(given.bound == made.bound, call, member(".bound"), given.bound, made_for(made.bound));
+  expects(given.capacity == made.capacity, call, member(".capacity"), given.capacity, made_for(made.capacity));
   bool const inside =
       made.layer_begin <= given.layer_begin && given.layer_begin < given.layer_end && given.layer_end <= made.layer_end;
   expects(

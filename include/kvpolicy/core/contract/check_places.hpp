@@ -47,7 +47,7 @@ inline void check_places(char const* call, char const* of, locator const& where,
 
 /// Refuses a locator with fewer rows than a lane has entries. It reads counts only if there are fewer than the bound.
 inline void check_held(char const* call, char const* of, locator const& where, lanes const& batch) {
-  if (!finds_by_sequence(where) || where.unit_tokens >= batch.bound) return;
+  if (!finds_by_sequence(where) || where.unit_tokens >= batch.capacity) return;
   refuse_slots(call, batch, true);
   for_each_lane(batch, [&](int, lane one) {
     int const count = *batch.count.row(one);

@@ -15,7 +15,8 @@ void refuse_scales_left_behind(char const* call, cache const& in);
 /// The axes of a plane inside one layer and head, and with `of_unit` inside one unit.
 inline std::array<axis, 6> axes_of_lane(plane const& rows, locator const& where, bool of_unit) {
   std::int64_t const tokens = where.kind == locating::slot_map ? 1 : where.unit_tokens;
-  return {axis{of_unit ? 1 : where.units, rows.unit}, axis{tokens, rows.token}, axis{rows.dims, rows.dim}};
+  return {axis{of_unit ? 1 : where.units, rows.unit_stride}, axis{tokens, rows.token_stride},
+          axis{rows.channels, rows.channel_stride}};
 }
 
 /// True if a lane's keys and values do not overlap in `unit`, or, if `unit` is negative, in all units that one base
@@ -39,9 +40,10 @@ inline bool apart_in(cache const& in, lane this_lane, std::int64_t unit) {
 /// True if `rows`, a plane of `cache.more`, is the memory of the scales.
 [[nodiscard]] inline bool holds_scales(plane const& rows, element_scales const& of) {
   constexpr auto width = static_cast<std::int64_t>(sizeof(float));
-  bool const whole = rows.contiguous() && rows.dims * bytes_of(rows.element) >= width && rows.bases.data == nullptr;
-  return whole && static_cast<void const*>(rows.base) == of.data && rows.layer == of.layer * width &&
-         rows.unit == of.unit * width && rows.token == of.token * width && rows.head == of.head * width;
+  bool const whole = rows.contiguous() && rows.channels * bytes_of(rows.element) >= width && rows.bases.data == nullptr;
+  return whole && static_cast<void const*>(rows.base) == of.data && rows.layer_stride == of.layer * width &&
+         rows.unit_stride == of.unit * width && rows.token_stride == of.token * width &&
+         rows.head_stride == of.head * width;
 }
 
 #if !defined(KVPOLICY_COMPILED)

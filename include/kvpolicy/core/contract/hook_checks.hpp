@@ -157,9 +157,9 @@ template <class T>
 T refused();
 
 /// The compiler names this struct in the error that a user reads when a scorer reads a signal that is not provided.
-template <class Signal, class Bag>
+template <class Signal, class SignalSet>
 struct signal_read {
-  static constexpr bool is_provided = Bag::template provides<Signal>;
+  static constexpr bool is_provided = SignalSet::template provides<Signal>;
 };
 
 /// `as_itself` converts to a T only, and `as_base` to the base classes of T only. With them `compares_as_base` finds

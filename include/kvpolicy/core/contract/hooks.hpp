@@ -88,7 +88,7 @@ KVPOLICY_HOOK(scorer_check, "scorer", check, int check, "every call calls the ho
 KVPOLICY_HOOK(scorer_refuse, "scorer", refuse, int refuse, "a decision calls the hook `refuse(exec, in) const`")
 KVPOLICY_HOOK(scorer_any_order, "scorer", any_order, int any_order, "a decision reads `static constexpr bool any_order`")
 KVPOLICY_HOOK(scorer_entry_scores, "scorer", entry_scores, int entry_scores, "a decision calls the hook `entry_scores(in) const`, which returns a function `float operator()(float, kvpolicy::entry) const`")
-KVPOLICY_HOOK(scorer_reduces_ranks, "scorer", reduces_ranks, int reduces_ranks, "a decision calls the hook `reduces_ranks() const`, which returns a bool")
+KVPOLICY_HOOK(scorer_safe_across_ranks, "scorer", safe_across_ranks, int safe_across_ranks, "a decision calls the hook `safe_across_ranks() const`, which returns a bool")
 KVPOLICY_HOOK(scorer_spare_rows, "scorer", spare_rows, int spare_rows, "make_plan calls the hook `spare_rows(kvpolicy::lanes const&, kvpolicy::shape const&) const`, which returns an int")
 
 KVPOLICY_HOOK(budget_call, "budget", operator(), void operator()(), "a decision calls `operator()(kvpolicy::lane, int) const`, which returns an int")
@@ -119,7 +119,7 @@ KVPOLICY_HOOK(recorder_observe, "recorder", observe, int observe, "observe calls
 KVPOLICY_HOOK(recorder_forget, "recorder", forget, int forget, "truncate calls the hook `forget(exec, kvpolicy::lanes const&, kvpolicy::recorded_columns const&, int sequence, int position) const`")
 KVPOLICY_HOOK(recorder_of_entries, "recorder", of_entries, int of_entries, "a cache policy reads `static constexpr bool of_entries`")
 KVPOLICY_HOOK(recorder_refuse_part, "recorder", refuse_part, int refuse_part, "observe of a dual cache calls the hook `refuse_part(char const*, in) const`")
-KVPOLICY_HOOK(recorder_from_birth, "recorder", from_birth, int from_birth, "a cache policy reads `static constexpr bool from_birth`")
+KVPOLICY_HOOK(recorder_known_at_append, "recorder", known_at_append, int known_at_append, "a cache policy reads `static constexpr bool known_at_append`")
 
 KVPOLICY_HOOK(policy_score, "policy", score, int score, "a policy has a data member `score`, a scorer")
 KVPOLICY_HOOK(policy_protect, "policy", protect, int protect, "a policy has a data member `protect`, a protection")
@@ -133,7 +133,7 @@ KVPOLICY_HOOK(policy_cap, "admission policy", cap, int cap, "an admission reads 
 KVPOLICY_HOOK(policy_dense_layers, "selection policy", dense_layers, int dense_layers, "a selection reads the data member `dense_layers`, an int")
 KVPOLICY_HOOK(policy_check, "policy", check, int check, "every call calls the hook `check(char const*) const`")
 KVPOLICY_LAW(scores_tokens, "this policy's scorer scores pages, but an eviction or an admission needs one of tokens: pages are selected, by kvpolicy::selection")
-KVPOLICY_LAW(scores_pages, "this policy's scorer scores tokens, but a selection needs one of pages: `static constexpr auto scores_of = kvpolicy::unit::page` and `int page`")
+KVPOLICY_LAW(scores_pages, "this policy's scorer scores tokens, but a selection needs one of pages: `static constexpr auto scores_of = kvpolicy::item::page` and `int page`")
 KVPOLICY_LAW(scores_alone, "this policy's scorer ranks candidates, but an admission asks about each entry by itself")
 KVPOLICY_LAW(picks_alone, "this policy's pick compares entries, but an admission asks about each by itself: `operator()(float) const`, which returns a bool, such as kvpolicy::at_least{0.5f}")
 

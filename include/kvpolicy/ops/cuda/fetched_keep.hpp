@@ -23,7 +23,7 @@ class fetched_keep {
     exec.check();
     expects(keep.indices != nullptr, "fetched_keep", "keep", "empty", "decide comes before fetched_keep");
     exec.fetch(offset_.data(), keep.indptr, offset_.size());
-    exec.fetch(seen_.data(), keep.seen, seen_.size());
+    exec.fetch(seen_.data(), keep.entry_count, seen_.size());
     exec.fetch(&report_, keep.report, 1);
     ordinal_.resize(static_cast<std::size_t>(offset_.back()));
     exec.fetch(ordinal_.data(), keep.indices, ordinal_.size());

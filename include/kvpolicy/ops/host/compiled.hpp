@@ -34,7 +34,7 @@ struct implementation<ops::add_probabilities_t, host> {
 };
 
 template <>
-struct implementation<ops::attention_mass_t, host> {
+struct implementation<ops::compute_attention_mass_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(shape const& model, int bound);
   static void run(host_executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,

@@ -14,14 +14,14 @@ namespace KVPOLICY_NAMESPACE {
 /// lanes needs this step there. (IntentKV's appendices C.2 and E run SnapKV and H2O like this, without naming the
 /// reduction.)
 ///
-///     kv::reduce_lanes{.score_of = kv::snapkv{}, .decides = kv::granularity::token, .how = kv::reduction::sum}
+///     kv::reduce_lanes{.score_of = kv::snapkv{}, .decides = kv::granularity::sequence, .how = kv::reduction::sum}
 ///
 /// A sum weighs lanes equally only if each lane's scores are normalised, as those of attention are. The plan provides
 /// spare rows for the scores of one layer.
 template <scorer Score>
 struct reduce_lanes {
   Score score_of{};
-  granularity decides = granularity::token;
+  granularity decides = granularity::sequence;
   reduction how = reduction::sum;
 
   static constexpr auto name = "reduce_lanes";
@@ -51,7 +51,7 @@ struct reduce_lanes {
   /// True if there is nothing to reduce.
   [[nodiscard]] constexpr bool changes_nothing() const { return decides == score_of.decides; }
   /// A sum of lanes is also summed over tensor-parallel ranks. Means and maxima are not reduced over ranks.
-  [[nodiscard]] constexpr bool reduces_ranks() const {
+  [[nodiscard]] constexpr bool safe_across_ranks() const {
     if (decides != score_of.decides) return how == reduction::sum && score_of.decides == granularity::lane;
     return detail::facts_of(score_of).safe_across_ranks;
   }
@@ -67,7 +67,7 @@ struct reduce_lanes {
       auto here = in;
       here.lanes = in.lanes.layers_only(layer, layer + 1);
       score_view part =
-          contiguous_scores(out.lanes.layers_only(layer, layer + 1), score_of.decides, out.spare, out.lanes.bound);
+          contiguous_scores(out.lanes.layers_only(layer, layer + 1), score_of.decides, out.spare, out.lanes.capacity);
       score_of.score(exec, here, part);
       ops::fold(exec, part, step(out.lanes, layer), out);
     }

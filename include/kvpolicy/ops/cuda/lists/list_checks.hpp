@@ -27,8 +27,8 @@ struct list_pools {
 template <class T>
 [[nodiscard]] list_pools pools_of(cache const& in, by_lane<T> const& list) {
   by_lane<T> const rows = rows_of(in.where, list);
-  bool const one_of_layers = in.k.layer == 0 && in.k.bases.layer == 0;
-  bool const one_of_heads = in.k.head == 0 && in.k.bases.head == 0;
+  bool const one_of_layers = in.k.layer_stride == 0 && in.k.bases.layer == 0;
+  bool const one_of_heads = in.k.head_stride == 0 && in.k.bases.head == 0;
   return {rows.layer != 0 && !one_of_layers, rows.head != 0 && !one_of_heads};
 }
 
@@ -73,7 +73,7 @@ struct list_pieces {
     return {begin, min_op{}(count, begin + entries)};
   }
   [[nodiscard]] KVPOLICY_HD unsigned number(int block, int entry) const {
-    return static_cast<unsigned>(block / pieces) * static_cast<unsigned>(lanes.bound) + static_cast<unsigned>(entry);
+    return static_cast<unsigned>(block / pieces) * static_cast<unsigned>(lanes.capacity) + static_cast<unsigned>(entry);
   }
   [[nodiscard]] KVPOLICY_HD bool in_pool(int slot) const { return slot >= 0 && slot < where.units; }
 };
@@ -155,7 +155,8 @@ struct check_claims_kernel {
     for (int e = range.begin + block.thread(); e < range.end; e += block.threads()) {
       if (!of.in_pool(slot[e])) continue;
       unsigned const claimed = first[slot[e]];
-      bool const elsewhere = claimed != unit_claims::nobody && claimed - begin >= static_cast<unsigned>(of.lanes.bound);
+      bool const elsewhere =
+          claimed != unit_claims::nobody && claimed - begin >= static_cast<unsigned>(of.lanes.capacity);
       bool const twice = of.edit.distinct && claimed < of.number(block.index(), e);
       if ((elsewhere && !of.edit.shared(slot[e])) || twice) {
         report_fault(block, faults, fault::list_shared, of.lanes.index(one), slot[e]);
@@ -188,9 +189,9 @@ struct implementation<ops::check_list_t, Backend> {
   template <class Executor, class Shared>
   static void run(Executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit) {
     detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, edit.list), keep.lanes);
-    expects(std::int64_t{rows.count()} * in.lanes.bound < std::int64_t{std::numeric_limits<unsigned>::max()}, "apply",
-            "lanes.bound", in.lanes.bound, "lists have fewer than 2^32 entries, in all");
-    int const pieces = detail::pieces_of(exec, in.lanes.bound);
+    expects(std::int64_t{rows.count()} * in.lanes.capacity < std::int64_t{std::numeric_limits<unsigned>::max()},
+            "apply", "lanes.capacity", in.lanes.capacity, "lists have fewer than 2^32 entries, in all");
+    int const pieces = detail::pieces_of(exec, in.lanes.capacity);
     detail::list_pieces<Shared> const of{
         keep, in.lanes, in.where, edit, rows, pieces, exec.config().entries_of_a_block};
     launch_shape const each{rows.count() * pieces, exec.threads().entry, 0};

@@ -17,7 +17,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// If that score is +inf or NaN, or nothing competes, it returns false, and the segment is still to be decided.
 /// `counts` has the number of entries of each segment. `memory` holds a float for each of this one, and `to` an int.
 template <class Rule>
-[[nodiscard]] bool list_raised(host_executor const& exec, score_view const& scores, Rule const& rule, int segment,
+[[nodiscard]] bool list_forced(host_executor const& exec, score_view const& scores, Rule const& rule, int segment,
                                int budget, int const* counts, std::span<std::byte> memory, int* to, report& found) {
   lane const this_lane = scores.lane_of(segment);
   int const count = scores.lanes.committed(this_lane);
