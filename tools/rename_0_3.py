@@ -131,6 +131,8 @@ SELF_TEST = [
     ({}, "c.k = {.base = p, .dims = 4, .layer = a, .unit = b, .token = c, .head = d, .dim = 2}; kv::lane l{.layer = 1, .head = 2};\n",
      "c.k = {.base = p, .channels = 4, .layer_stride = a, .unit_stride = b, .token_stride = c, .head_stride = d, .channel_stride = 2}; "
      "kv::lane l{.layer = 1, .head = 2};\n"),
+    ({}, "auto const plane = [](int n) { return kv::plane{.base = p, .dims = n, .head = 4}; };\n",
+     "auto const plane = [](int n) { return kv::plane{.base = p, .channels = n, .head_stride = 4}; };\n"),
     ({}, "queries = {.base = p, .dims = 4, .layer = a, .head = b, .row = c}; scales = {.layer = 3, .unit = 1, .token = 2};\n",
      "queries = {.base = p, .dims = 4, .layer = a, .head = b, .row = c}; scales = {.layer = 3, .unit = 1, .token = 2};\n"),
     ({}, "if (keep.of == kv::unit::page) f(keep.seen[0]); struct a { int seen; };\n",

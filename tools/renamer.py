@@ -391,7 +391,7 @@ class Renamer:
             owner = words[opening - 1] if opening > 0 and source.code[opening - 1].kind == "word" else None
             if owner == "return" or owner is None:
                 owner = None
-            elif source.lookup(owner, opening - 1):
+            elif words[opening - 2] != "::" and source.lookup(owner, opening - 1):
                 owner = source.plain(source.lookup(owner, opening - 1)[2])
         else:
             obj, owner = source.object_type(i - 1)

@@ -299,12 +299,12 @@ class evictor_on final : public evictor {
     auto const plane = [&](bytes& memory) {
       return kv::plane{.base = memory.data(),
                        .element = kv::codec::opaque,
-                       .dims = 1,
-                       .layer = entries * model_.sizes.kv_heads,
-                       .unit = entries * lanes,
-                       .token = 1,
-                       .head = entries,
-                       .dim = 1};
+                       .channels = 1,
+                       .layer_stride = entries * model_.sizes.kv_heads,
+                       .unit_stride = entries * lanes,
+                       .token_stride = 1,
+                       .head_stride = entries,
+                       .channel_stride = 1};
     };
     kv::cache made{.shape = model_.sizes,
                    .k = plane(of.keys),
@@ -314,7 +314,7 @@ class evictor_on final : public evictor {
         kv::lanes{.sequences = sequences_,
                   .layer_end = model_.sizes.layers,
                   .heads = model_.sizes.kv_heads,
-                  .bound = of.capacity,
+                  .capacity = of.capacity,
                   .count = {of.counts.data(), lanes, model_.sizes.kv_heads, 1},
                   .position = {of.positions.data(), lanes * entries, model_.sizes.kv_heads * entries, entries}};
     return made;

@@ -63,7 +63,7 @@ bool agree(Verb const& verb, kv::score_view const& scores, Rule const& rule, dev
   bool same = expected.report() == found.report() && found.view().indptr[0] == 0;
   for (int s = 0; s < scores.segments(); ++s) {
     same = same && expected.view().indptr[s + 1] == found.view().indptr[s + 1];
-    same = same && expected.view().seen[s] == found.view().seen[s] && expected.kept(s) == found.kept(s);
+    same = same && expected.view().entry_count[s] == found.view().entry_count[s] && expected.kept(s) == found.kept(s);
   }
   return same;
 }

@@ -155,7 +155,7 @@ TEST_SUITE("device/refused_lanes") {
       CHECK(now.refuses([&] { kv::ops::truncate_entries(now.device, batch, 1, 2); }) == "truncate: " + text);
       std::vector<float> floats(std::size_t{8} * 9);
       owned_keep keep(kv::contiguous_scores(batch, kv::granularity::lane, floats.data(), 9));
-      for (int i = 0; i < 8; ++i) keep.view().seen[i] = i == 6 ? (count > 9 ? 9 : 0) : 4;
+      for (int i = 0; i < 8; ++i) keep.view().entry_count[i] = i == 6 ? (count > 9 ? 9 : 0) : 4;
       CHECK(now.refuses([&] {
         kv::ops::refuse_stale(now.device, batch, keep.view());
         kv::ops::set_counts(now.device, batch, keep.view());

@@ -119,7 +119,7 @@ bool agree(kv::score_view const& scores, Rule const& rule, watched_device& devic
   bool same = expected.report() == found.report() && found.view().indptr[0] == 0;
   for (int s = 0; s < scores.segments(); ++s) {
     same = same && expected.view().indptr[s + 1] == found.view().indptr[s + 1];
-    same = same && expected.view().seen[s] == found.view().seen[s] && expected.kept(s) == found.kept(s);
+    same = same && expected.view().entry_count[s] == found.view().entry_count[s] && expected.kept(s) == found.kept(s);
   }
   return same;
 }

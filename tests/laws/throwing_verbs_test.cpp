@@ -80,7 +80,7 @@ struct throwing_rule {
 void lists_nothing(kv::host_executor& exec, owned_keep& keep) {
   for (int segment = 0; segment < 4; ++segment) {
     CHECK(keep.kept(segment).empty());
-    CHECK(keep.view().seen[segment] == -1);
+    CHECK(keep.view().entry_count[segment] == -1);
   }
   CHECK(keep.report() == kv::report{});
   CHECK(!error_of([&] { kv::ops::refuse_stale(exec, keep.view().lanes, keep.view()); }).empty());

@@ -181,7 +181,7 @@ TEST_SUITE("ops/top_k") {
             some.resize(static_cast<std::size_t>(count));
             auto const expected = reference::select(row, some, rule.k, rule.slack);
             RC_ASSERT(keep.kept(segment) == expected.kept);
-            RC_ASSERT(keep.view().seen[segment] == count);
+            RC_ASSERT(keep.view().entry_count[segment] == count);
             bool const triggered = count > rule.k + rule.slack;
             expected_report.triggered += triggered ? 1 : 0;
             expected_report.nan_scores += expected.nan_candidates;

@@ -63,11 +63,11 @@ class decoding {
     auto const plane = [&](int which) {
       return kv::plane{.base = rows_.data() + which * lanes * bound_,
                        .element = kv::codec::opaque,
-                       .dims = 1,
-                       .layer = 2 * bound_,
-                       .token = 1,
-                       .head = bound_,
-                       .dim = 1};
+                       .channels = 1,
+                       .layer_stride = 2 * bound_,
+                       .token_stride = 1,
+                       .head_stride = bound_,
+                       .channel_stride = 1};
     };
     return {.shape = {2, 2, 2, 1},
             .lanes = {.layer_end = 2,
