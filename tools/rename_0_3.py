@@ -113,7 +113,8 @@ class Renamer(renamer.Renamer):
 
 def table():
     members = [(f"`{old}` of `" + "`, `".join(types) + "`", f"`{new}`") for old, rules in Renamer.MEMBERS.items() for types, new in rules]
-    return renamer.table(Renamer, ("0.2", "0.3"), members)
+    kinds = {"decides": ", the concept", "per": ", the enumeration", "unit": ", the enumeration", "attention_mass": ", the verb"}
+    return renamer.table(Renamer, ("0.2", "0.3"), members, kinds)
 
 
 SELF_TEST = [

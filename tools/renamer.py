@@ -501,13 +501,13 @@ def rows(pairs):
     return "".join(f"| {old} | {new} |\n" for old, new in pairs)
 
 
-def table(renamer, versions, members):
-    """The table old -> new as Markdown. `members`: its rows for members, [(old, new)]."""
+def table(renamer, versions, members, kinds={}):
+    """The table old -> new as Markdown. `members`: its rows for members, [(old, new)]. `kinds`: what some names are."""
     head = f"| {versions[0]} | {versions[1]} |\n| --- | --- |\n"
     headers = rows((f"`<kvpolicy/{old}>`", f"`<kvpolicy/{new}>`") for old, new in renamer.HEADERS.items()
                    if "ops/host" not in old and "ops/cuda" not in old)
     spaces = [(f"{space}::" if space else "", old, new) for (space, old), new in renamer.QUALIFIED.items()]
-    names = [(f"`{space}{old}`", f"`{space}{new}`") for space, old, new in spaces if not old.endswith("_t")]
+    names = [(f"`{space}{old}`" + kinds.get(old, ""), f"`{space}{new}`") for space, old, new in spaces if not old.endswith("_t")]
     names += [(f"`{old}`", f"`{new}`") for old, new in renamer.IDENTIFIERS.items() if not old.endswith("_t")]
     return f"{head}{rows(sorted(names))}{rows(members)}\nHeaders:\n\n{head}{headers}"
 
