@@ -65,7 +65,7 @@ struct dual_model {
                           .where = kv::block_table({table.data(), 0, 8 * lane_pages, lane_pages}, page,
                                                    dual_lanes * (window / page + lane_pages))};
     both.pages.num_pages = {held.data(), 0, 8, 1};
-    both.pages.pages = {free.data(), &free_count, -1};
+    both.pages.free_pages = {free.data(), &free_count, -1};
   }
   /// Pages are empty again; the window stays as it is.
   void empty() {

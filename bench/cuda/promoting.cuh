@@ -77,7 +77,7 @@ struct dual_model {
                           .where = kv::block_table({table.data(), 0, 8 * lane_pages, lane_pages}, page,
                                                    lanes * (window / page + lane_pages))};
     both.pages.num_pages = {held.data(), 0, 8, 1};
-    both.pages.pages = {free.data(), free_count.data(), -1};
+    both.pages.free_pages = {free.data(), free_count.data(), -1};
   }
 };
 

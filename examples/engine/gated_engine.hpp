@@ -59,7 +59,7 @@ class gated_engine : public engine {
         .where = kv::block_table({table.data(), 0, kv_heads * pages_of_lane, pages_of_lane}, page, sentinel + 1)};
     both.pages.table = {table.data(), 0, kv_heads * pages_of_lane, pages_of_lane};
     both.pages.num_pages = {num_pages.data(), 0, kv_heads, 1};
-    both.pages.pages = {free.data(), free_count.data(), sentinel};
+    both.pages.free_pages = {free.data(), free_count.data(), sentinel};
     both.window.v.base = both.pages.entries.v.base = reinterpret_cast<std::byte*>(v.data());
     return both;
   }

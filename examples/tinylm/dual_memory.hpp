@@ -57,7 +57,7 @@ class dual_memory {
         .where = kv::block_table({table.data, 0, table.layer, table.head}, page_tokens, sentinel_ + 1)};
     both.pages.table = table;
     both.pages.num_pages = {num_pages_.data(), 0, heads, 1};
-    both.pages.pages = {free_.data(), free_count_.data(), sentinel_};
+    both.pages.free_pages = {free_.data(), free_count_.data(), sentinel_};
     return both;
   }
 

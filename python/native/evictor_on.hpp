@@ -327,9 +327,11 @@ class evictor_on final : public evictor {
          {std::pair{&in.k, model_.sizes.head_dim}, std::pair{&in.v, model_.value_channels()}}) {
       std::int64_t const width = std::int64_t{dims} * kv::bytes_of(element);
       plane->element = element;
-      plane->dims = dims;
-      plane->dim = kv::bytes_of(element);
-      for (std::int64_t* const stride : {&plane->layer, &plane->unit, &plane->token, &plane->head}) *stride *= width;
+      plane->channels = dims;
+      plane->channel_stride = kv::bytes_of(element);
+      for (std::int64_t* const stride :
+           {&plane->layer_stride, &plane->unit_stride, &plane->token_stride, &plane->head_stride})
+        *stride *= width;
     }
     in.v.base = in.k.base + std::int64_t{sequences_} * in.k.unit_stride;
     return in;

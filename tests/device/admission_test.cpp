@@ -105,7 +105,7 @@ TEST_SUITE("device/admission") {
     CHECK(refused(7, nothing, [](auto& on) { on.step({1}); }) ==
           "promote: pages.lanes.count (0) = 8, but a lane holds at most `capacity` entries");
     CHECK(refused(
-              64, [](auto& on) { *on.both.pages.pages.count = 1; }, two) ==
+              64, [](auto& on) { *on.both.pages.free_pages.count = 1; }, two) ==
           "promote: pages (1) = 2, but the pool has only as many free pages as the number in parentheses");
     CHECK(refused(
               64, [&](auto& on) { top_page(on) = on.engine->sentinel(); }, two)

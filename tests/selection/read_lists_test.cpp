@@ -120,7 +120,7 @@ TEST_SUITE("engines/read_lists") {
     CHECK(refused() ==
           "write_chosen_pages: chosen = made for 3 pages of a lane, but the lane has 4 of 4: select again");
     lanes.chosen.items = kv::item::token;
-    CHECK(refused() == "write_chosen_pages: chosen.of = tokens, but a selection chooses pages");
+    CHECK(refused() == "write_chosen_pages: chosen.items = tokens, but a selection chooses pages");
     lanes.chosen.indices = nullptr;
     CHECK(refused() == "write_chosen_pages: chosen = empty, but select comes before reading");
     CHECK(tables == numbers(2));

@@ -132,7 +132,7 @@ class side {
     add(pages.k.base, rows);
     add(pages.v.base, rows);
     add(engine->free_list().data(), how_.pages * 4);
-    add(both.pages.pages.count, 4);
+    add(both.pages.free_pages.count, 4);
     add(told_.data(), sizeof(kv::promotion_stats));
     add(both.window.lanes.in_flight, how_.sequences * 4);
     for (int i = 0; i < engine->lanes(); ++i) {

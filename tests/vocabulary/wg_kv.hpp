@@ -34,7 +34,7 @@ struct wg_kv_engine {
     both.pages.entries.where = kv::block_table({pages.data(), 0, std::int64_t{engine::kv_heads} * blocks, blocks}, page,
                                                std::int64_t{engine::lanes} * blocks);
     both.pages.num_pages = {held.data(), 0, engine::kv_heads, 1};
-    both.pages.pages = {free.data(), &free_count, -1};
+    both.pages.free_pages = {free.data(), &free_count, -1};
     return both;
   }
 };
