@@ -65,7 +65,7 @@ struct tight_cache {
 };
 
 constexpr auto every_stride = {&kv::plane::layer_stride, &kv::plane::unit_stride, &kv::plane::token_stride,
-                               &kv::plane::head, &kv::plane::channel_stride};
+                               &kv::plane::head_stride, &kv::plane::channel_stride};
 
 std::string const k_shares = "make_plan: k = strides, but two of its elements share bytes";
 std::string const v_shares = "make_plan: v = strides, but two of its elements share bytes";
@@ -166,7 +166,7 @@ TEST_SUITE("core/contract/check") {
     working_batch now;
     for (int const value : {std::numeric_limits<int>::max(), std::numeric_limits<int>::min()}) {
       for (auto const member : {&kv::lanes::sequences, &kv::lanes::layer_begin, &kv::lanes::layer_end,
-                                &kv::lanes::heads, &kv::lanes::bound, &kv::lanes::sequence_begin}) {
+                                &kv::lanes::heads, &kv::lanes::capacity, &kv::lanes::sequence_begin}) {
         for (auto const other : {member, &kv::lanes::sequences, &kv::lanes::layer_end}) {
           kv::lanes bad = now.view.lanes;
           bad.*member = bad.*other = value;
@@ -222,7 +222,7 @@ TEST_SUITE("core/contract/check") {
     std::vector<turn> const turns = {{&kv::plane::layer_stride, tight::layer},
                                      {&kv::plane::unit_stride, tight::unit},
                                      {&kv::plane::token_stride, tight::token},
-                                     {&kv::plane::head, tight::row}};
+                                     {&kv::plane::head_stride, tight::row}};
     for (turn const& one : turns) {
       tight_cache cache;
       for (kv::plane* const rows : {&cache.view.k, &cache.view.v}) {

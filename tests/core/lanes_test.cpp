@@ -211,11 +211,11 @@ TEST_SUITE("core/cache") {
 
   TEST_CASE("an entry's bytes are those of its keys, its values and all that moves with them") {
     kv::cache cache{};
-    cache.k = {.element = kv::codec::f32, .dims = 5};
-    cache.v = {.element = kv::codec::bf16, .dims = 3};
+    cache.k = {.element = kv::codec::f32, .channels = 5};
+    cache.v = {.element = kv::codec::bf16, .channels = 3};
     CHECK(kv::entry_bytes(cache) == 26);
-    std::vector<kv::plane> const more = {{.element = kv::codec::opaque, .dims = 7},
-                                         {.element = kv::codec::f16, .dims = 2}};
+    std::vector<kv::plane> const more = {{.element = kv::codec::opaque, .channels = 7},
+                                         {.element = kv::codec::f16, .channels = 2}};
     cache.more = more;
     CHECK(kv::entry_bytes(cache) == 37);
   }

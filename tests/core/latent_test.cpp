@@ -128,7 +128,7 @@ TEST_SUITE("core/latent") {
     for (mock_cache* const each : {&only, &inside}) {
       kv::cache const view = each->view();
       CHECK(kv::entry_bytes(view) == 4 * 8);
-      CHECK(kv::values_of(view).rows.dims == 6);
+      CHECK(kv::values_of(view).rows.channels == 6);
       CHECK(kv::values_of(view).row({0, 1, 0}, 3) == kv::keys_of(view).row({0, 1, 0}, 3));
       CHECK(refusal(view).empty());
     }

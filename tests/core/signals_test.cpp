@@ -66,7 +66,7 @@ TEST_SUITE("core/signals") {
     refuses(" = opaque rows, but only their engine can read them",
             [](kv::plane& rows) { rows.element = kv::codec::opaque; });
     kv::keys wide = kv::keys_of(now.view);
-    wide.rows.dims = 5;
+    wide.rows.channels = 5;
     now.refuses("decide: keys.channels = 5, but the shape says 4 channels",
                 [&] { kv::decide(now.exec, now.policy, kv::signals(now.view.lanes, wide), now.state, now.plan); });
     // Pointers instead of a base are memory, too.

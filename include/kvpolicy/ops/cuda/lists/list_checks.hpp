@@ -91,7 +91,7 @@ struct check_entries_kernel {
     if (claims.pool_begin == 0) check_prefix(block, one);
     int const* const slot = writable_list(of.edit.list, of.where, one);
     int const* const position = of.lanes.position.row(one);
-    int const tree = number_or_zero(of.edit.locked, one);
+    int const tree = number_or_zero(of.edit.locked_prefix, one);
     unsigned* const first = claims.of(of.lanes, one);
     ordinal_range const range = of.range(block.index(), *of.lanes.count.row(one));
     for (int e = range.begin + block.thread(); e < range.end; e += block.threads()) {
@@ -116,7 +116,7 @@ struct check_entries_kernel {
   /// Checks that the protected positions are kept, and that the map does not have the dead slot for them.
   template <class Block>
   KVPOLICY_HD void check_prefix(Block& block, lane one) const {
-    int const prefix = number_or_zero(of.edit.prefix, one);
+    int const prefix = number_or_zero(of.edit.protected_prefix, one);
     int const committed = of.lanes.committed(one);
     if (prefix <= 0 || committed <= 0) return;
     int const* const position = of.lanes.position.row(one);

@@ -196,7 +196,7 @@ struct rewrite_kernel {
     int const unit = there ? slot[e] : 0;
     bool const goes = work.claims.claim(block, work.marks, falls && unit != edit.dead, unit);
     int const position = there ? in.lanes.position.row(this_lane)[e] : 0;
-    bool const given = goes && position >= number_or_zero(edit.locked, this_lane) && !edit.shared(unit);
+    bool const given = goes && position >= number_or_zero(edit.locked_prefix, this_lane) && !edit.shared(unit);
     block.sync();
     auto const sum = block.exclusive_sum(work.storage, packed_counts::of(stays, given, goes && !given));
     progress const before = now.with(sum.before);
