@@ -76,7 +76,7 @@ struct listed_model {
     return {.lanes = view().lanes,
             .indptr = offset.data(),
             .indices = ordinal.data(),
-            .seen = seen.data(),
+            .entry_count = seen.data(),
             .capacity = static_cast<std::int64_t>(ordinal.size()),
             .report = &told};
   }

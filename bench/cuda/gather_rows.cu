@@ -51,7 +51,7 @@ class kept_rows {
     return {.lanes = batch,
             .indptr = offset,
             .indices = ordinal,
-            .seen = seen,
+            .entry_count = seen,
             .capacity = static_cast<std::int64_t>(ordinal_.size()),
             .report = told};
   }

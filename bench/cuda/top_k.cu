@@ -71,7 +71,7 @@ class selection {
       return {.lanes = batch,
               .indptr = offset.data(),
               .indices = ordinal.as<int>(),
-              .seen = seen.data(),
+              .entry_count = seen.data(),
               .capacity = static_cast<std::int64_t>(ordinal.size() / 4),
               .report = &report};
     }

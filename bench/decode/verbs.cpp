@@ -94,7 +94,7 @@ struct dropped_ones {
             .lists = kv::side::dropped,
             .indptr = offset.data(),
             .indices = ordinal.data(),
-            .seen = seen.data(),
+            .entry_count = seen.data(),
             .capacity = static_cast<std::int64_t>(ordinal.size()),
             .report = &report};
     bench::noise random(9);

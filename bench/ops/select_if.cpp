@@ -46,7 +46,7 @@ struct selected {
     return {.lanes = who(),
             .indptr = offset.data(),
             .indices = ordinal.data(),
-            .seen = seen.data(),
+            .entry_count = seen.data(),
             .capacity = static_cast<std::int64_t>(ordinal.size()),
             .report = &told};
   }

@@ -31,7 +31,7 @@ struct full_window {
     return {.lanes = on.both.window.lanes,
             .indptr = indptr.data(),
             .indices = ordinal.data(),
-            .seen = seen.data(),
+            .entry_count = seen.data(),
             .capacity = static_cast<std::int64_t>(ordinal.size()),
             .report = &told};
   }
