@@ -90,6 +90,7 @@ class Renamer(renamer.Renamer):
         "lanes": lambda there: there & {"layer_end", "count", "position"},
         # views of query rows have no units, tables of pointers and of scales no elements
         "plane": lambda there: "dim" in there or there & {"unit", "token"} and there & {"base", "bases", "element", "dims"},
+        "column": lambda there: there & {"bytes", "rule"},
         "keep_set": lambda there: there & {"indptr", "indices"},
         "dual_cache": lambda there: there & {"window", "oldest"},
         "paged_lanes": lambda there: "num_pages" in there,
@@ -141,8 +142,8 @@ SELF_TEST = [
      "if (keep.items == kv::item::page) f(keep.entry_count[0]); struct a { int seen; };\n"),
     ({}, "kv::keep_set view() { return {.lanes = all, .of = kv::unit::page, .indptr = a, .indices = b, .seen = seen}; }\n",
      "kv::keep_set view() { return {.lanes = all, .items = kv::item::page, .indptr = a, .indices = b, .entry_count = seen}; }\n"),
-    ({}, "kv::column{\"mass\", kv::per::lane_entry}; if (each.about.one == kv::per::session) g();\n",
-     "kv::column{\"mass\", kv::column_extent::lane_entry}; if (each.about.extent == kv::column_extent::session) g();\n"),
+    ({}, "kv::column{\"mass\", kv::per::lane_entry}; if (each.about.one == kv::per::session) g(); h({.one = a, .bytes = 4});\n",
+     "kv::column{\"mass\", kv::column_extent::lane_entry}; if (each.about.extent == kv::column_extent::session) g(); h({.extent = a, .bytes = 4});\n"),
     ({}, "using namespace kvpolicy; column a{\"mass\", per::lane_entry}; double per = 2; f(per);\n",
      "using namespace kvpolicy; column a{\"mass\", column_extent::lane_entry}; double per = 2; f(per);\n"),
     ({}, "kv::granularity::token; kv::budget_scope::global; kv::place{unit, token}; place.token;\n",

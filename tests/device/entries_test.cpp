@@ -33,7 +33,7 @@ struct batch {
       std::int64_t const row = std::int64_t{shape.bound} * bytes;
       auto& rows = memory.emplace_back(static_cast<std::size_t>(row * cache.lane_count()), std::byte{0xA5});
       std::int64_t const layer = row * shape.model.kv_heads;
-      columns.push_back({{.one = one, .bytes = bytes}, {rows.data(), layer * shape.model.layers, layer, row}});
+      columns.push_back({{.extent = one, .bytes = bytes}, {rows.data(), layer * shape.model.layers, layer, row}});
     }
   }
 };

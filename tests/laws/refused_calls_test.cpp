@@ -67,7 +67,7 @@ TEST_SUITE("laws/refused_calls") {
     refuses_signals("keys = null, but a signal is the engine's memory",
                     [](kv::lanes&, K& keys, Q&) { keys.rows.base = nullptr; });
     refuses_signals("keys.channels = 8, but the shape says 4 channels",
-                    [](kv::lanes&, K& keys, Q&) { keys.rows.dims = 8; });
+                    [](kv::lanes&, K& keys, Q&) { keys.rows.channels = 8; });
     refuses_signals("queries = null, but a signal is the engine's memory",
                     [](kv::lanes&, K&, Q& queries) { queries.base = nullptr; });
     refuses_signals("keys = opaque rows, but only their engine can read them",

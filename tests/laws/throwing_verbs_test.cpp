@@ -194,8 +194,8 @@ TEST_SUITE("laws/throwing") {
               kv::dead_slot<throwing_owner> const how{.list = like.list,
                                                       .map = like.map,
                                                       .dead = like.dead,
-                                                      .protected_prefix = like.prefix,
-                                                      .locked_prefix = like.locked,
+                                                      .protected_prefix = like.protected_prefix,
+                                                      .locked_prefix = like.locked_prefix,
                                                       .shared = {&bad},
                                                       .freed = like.freed,
                                                       .released = like.released};

@@ -316,7 +316,7 @@ TEST_SUITE("ops/write_gates") {
           "write_gates: pre = null, but a signal is the engine's memory");
     CHECK(refused([](auto&, auto& post, auto&...) { post.rows.element = kv::codec::opaque; }) ==
           "write_gates: post = opaque rows, but only their engine can read them");
-    CHECK(refused([](auto&, auto& post, auto&...) { post.rows.dims = 4; }) ==
+    CHECK(refused([](auto&, auto& post, auto&...) { post.rows.channels = 4; }) ==
           "write_gates: post.dims = 4, but the gate is of 8 channels");
     CHECK(refused([](auto&, auto&, auto& batch, auto&...) { batch.heads = 2; }) ==
           "write_gates: lanes.heads = 2, but the gate has 3 heads");

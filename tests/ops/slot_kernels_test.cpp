@@ -61,7 +61,7 @@ void each_list(Check const& check) {
 }
 
 TEST_SUITE("ops/host/slot_kernels") {
-  TEST_CASE("split moves marked slots to the front and lists the others, and writes nothing behind them") {
+  TEST_CASE("partition moves marked slots to the front and lists the others, and writes nothing behind them") {
     each_list([](kv::detail::slot_kernels const& with, list const& in) {
       std::vector<int> const stays = in.of_marked(true), goes = in.of_marked(false);
       std::vector<int> slot = in.slot, dropped(goes.size() + 2, -7);
@@ -76,7 +76,7 @@ TEST_SUITE("ops/host/slot_kernels") {
     });
   }
 
-  TEST_CASE("split can leave the list alone, and sets the bytes of the units that it lists, and no others") {
+  TEST_CASE("partition can leave the list alone, and sets the bytes of the units that it lists, and no others") {
     each_list([](kv::detail::slot_kernels const& with, list const& in) {
       std::vector<int> const stays = in.of_marked(true), goes = in.of_marked(false);
       std::vector<int> const slot = in.slot;
@@ -118,7 +118,7 @@ TEST_SUITE("ops/host/slot_kernels") {
     });
   }
 
-  TEST_CASE("take copies the slots at marked positions and writes the dead slot at all others") {
+  TEST_CASE("collect_live copies the slots at marked positions and writes the dead slot at all others") {
     each_list([](kv::detail::slot_kernels const& with, list const& in) {
       std::vector<int> const stays = in.of_marked(true);
       std::vector<int> map = in.slot, live(stays.size() + 2, -7), expected = in.slot;
@@ -133,7 +133,7 @@ TEST_SUITE("ops/host/slot_kernels") {
     });
   }
 
-  TEST_CASE("redirect writes the dead slot at the positions of entries without a mark, and nowhere else") {
+  TEST_CASE("redirect_to_dead writes the dead slot at the positions of entries without a mark, and nowhere else") {
     each_list([](kv::detail::slot_kernels const& with, list const& in) {
       std::vector<int> map = in.map, expected = in.map;
       with.redirect_to_dead(in.marks.data(), in.position.data(), in.count(), 99, map.data());

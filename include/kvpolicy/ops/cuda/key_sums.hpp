@@ -69,7 +69,7 @@ struct record_key_sums_body {
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     kvpolicy::lanes const& lanes = adder.lanes;
-    int const pieces = adder.from.rows.dims / Each;
+    int const pieces = adder.from.rows.channels / Each;
     int const first = static_cast<int>(i % pieces) * Each;
     int const entry = static_cast<int>(i / pieces % lanes.capacity);
     int const sequence = static_cast<int>(i / pieces / lanes.capacity);

@@ -150,7 +150,7 @@ inline void multiply_rows(void const* const* keys, int count, int dims, void con
       float* const to = out + (k + i) * few_rows;
       if (d == dims) {
         four const made = sums_of_four(sums[i], sums[step + i], sums[2 * step + i], sums[3 * step + i]);
-        return put(made.of * scale, to);
+        return store_raw(made.of * scale, to);
       }
       each<few_rows>([&](auto r) KVPOLICY_INLINED {
         float made = sum(sums[r * step + i]);

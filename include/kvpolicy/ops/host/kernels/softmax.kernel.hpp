@@ -16,7 +16,7 @@ template <int Rows>
 template <int Rows>
 [[gnu::always_inline]] inline void store_rows(floats some, float* rows, int column) {
   if constexpr (entries<Rows> > 1) {
-    put(quarter<0>(some).of, rows);
+    store_raw(quarter<0>(some).of, rows);
   } else {
     store(some, rows + column * width);
   }
@@ -78,7 +78,7 @@ template <int Rows, bool All>
   floats total = no_floats();
   if constexpr (step == 1) {
     total = so_far * shrink;
-    once(total.of);
+    in_register(total.of);
   }
   for (int e = 0; e < block.count; e += step) {
     float* const at = values_at<Rows>(block.values, e, column);
