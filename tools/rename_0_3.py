@@ -81,7 +81,7 @@ class Renamer(renamer.Renamer):
         "plane": {"k", "v"},
         "keep_set": {"keep", "keep_", "chosen"},
         "column": {"about"},
-        "dual_cache": {"both", "both_"},
+        "dual_cache": {"both", "both_", "view"},
         "dual_state": {"state", "state_"},
         "paged_lanes": {"global"},
         "step_plan": {"plans", "plans_"},
