@@ -43,7 +43,7 @@ class Renamer(renamer.Renamer):
     }  # fmt: skip
 
     # Hooks that recorders and scorers declare.
-    IDENTIFIERS = {"from_birth": "known_at_append", "reduces_ranks": "safe_across_ranks"}
+    IDENTIFIERS = {"all_born": "all_known_at_append", "from_birth": "known_at_append", "reduces_ranks": "safe_across_ranks"}
 
     QUALIFIED = {
         ("", "bag"): "signal_set",

@@ -21,7 +21,7 @@ struct value_size {
     float operator()(float, kv::entry at) const {
       auto const* const row = reinterpret_cast<float const*>(of.row(at.lane, at.ordinal));
       float sum = 0;
-      for (int d = 0; d < of.rows.dims; ++d) sum += row[d] * row[d];
+      for (int d = 0; d < of.rows.channels; ++d) sum += row[d] * row[d];
       return sum;
     }
   };

@@ -112,7 +112,7 @@ std::uint64_t of_slots(kv::isa simd_level) {
         for (bool const in_place : {false, true}) {
           std::vector<int> list = slot, kept(entries), dropped(entries);
           std::vector<unsigned char> units(2 * entries + 8);
-          kernels.split(marks.data(), count, gone, list.data(), in_place ? list.data() : kept.data(), dropped.data(),
+          kernels.partition(marks.data(), count, gone, list.data(), in_place ? list.data() : kept.data(), dropped.data(),
                         units.data());
           auto const left = static_cast<std::size_t>(count - gone);
           all.add(std::span<int const>(in_place ? list : kept).first(left));
@@ -122,7 +122,7 @@ std::uint64_t of_slots(kv::isa simd_level) {
         std::vector<int> taken(entries, -9);
         std::vector<int> first(map.begin(), map.begin() + count);
         int const room = count - gone;
-        all.add(kernels.take(marks.data(), count, -1, first.data(), room, taken.data()));
+        all.add(kernels.collect_live(marks.data(), count, -1, first.data(), room, taken.data()));
         all.add(std::span<int const>(taken));
         all.add(std::span<int const>(first));
         kernels.redirect_to_dead(marks.data(), position.data(), count, -7, map.data());
