@@ -112,8 +112,8 @@ std::uint64_t of_slots(kv::isa simd_level) {
         for (bool const in_place : {false, true}) {
           std::vector<int> list = slot, kept(entries), dropped(entries);
           std::vector<unsigned char> units(2 * entries + 8);
-          kernels.partition(marks.data(), count, gone, list.data(), in_place ? list.data() : kept.data(), dropped.data(),
-                        units.data());
+          kernels.partition(marks.data(), count, gone, list.data(), in_place ? list.data() : kept.data(),
+                            dropped.data(), units.data());
           auto const left = static_cast<std::size_t>(count - gone);
           all.add(std::span<int const>(in_place ? list : kept).first(left));
           all.add(std::span<int const>(dropped).first(static_cast<std::size_t>(gone)));
