@@ -34,7 +34,7 @@ inline reference::lane_attention lane_of(kv::cache const& in, kv::query_view con
   int const count = in.lanes.committed(this_lane);
   int const dims = in.shape.head_dim;
   made.keys = decoded_rows(in.k.element, in.k.row(this_lane.layer, in.where.at(this_lane, 0), this_lane.head), count,
-                           dims, in.k.token);
+                           dims, in.k.token_stride);
   made.key_positions = reference::every_ordinal(static_cast<std::size_t>(count));
   int const group = in.shape.group();
   for (int h = this_lane.head * group; h < (this_lane.head + 1) * group; ++h)

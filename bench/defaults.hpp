@@ -78,15 +78,15 @@ struct layer_cache {
 
   kv::cache view() {
     kv::plane const rows{.base = reinterpret_cast<std::byte*>(k.data()),
-                         .dims = dims,
-                         .token = 4 * dims,
-                         .head = 4LL * dims * bound,
-                         .dim = 4};
+                         .channels = dims,
+                         .token_stride = 4 * dims,
+                         .head_stride = 4LL * dims * bound,
+                         .channel_stride = 4};
     kv::cache cache{.shape = {1, heads * group, heads, dims}, .k = rows, .v = rows, .where = kv::identity_map(bound)};
     cache.v.base = reinterpret_cast<std::byte*>(v.data());
     cache.lanes = {.layer_end = 1,
                    .heads = heads,
-                   .bound = bound,
+                   .capacity = bound,
                    .count = {count.data(), 0, 0, 1},
                    .position = {position.data(), 0, 0, bound}};
     return cache;

@@ -34,17 +34,21 @@ struct dual_model {
 
   kv::plane plane(bench::memory const& of, bool ring) const {
     auto const bytes = static_cast<std::int64_t>(dual_row);
-    kv::plane made{
-        .base = of.data(), .element = kv::codec::bf16, .dims = 128, .unit = page * bytes, .token = bytes, .dim = 2};
+    kv::plane made{.base = of.data(),
+                   .element = kv::codec::bf16,
+                   .channels = 128,
+                   .unit_stride = page * bytes,
+                   .token_stride = bytes,
+                   .channel_stride = 2};
     if (!ring) return made;
-    made.head = window * bytes;
-    made.layer = made.head * 8;
-    made.unit = made.layer * 36;
+    made.head_stride = window * bytes;
+    made.layer_stride = made.head_stride * 8;
+    made.unit_stride = made.layer_stride * 36;
     return made;
   }
   void view() {
     auto const who = [](kv::by_lane<int> counts, kv::by_lane<int> positions, int bound) {
-      return kv::lanes{.layer_end = 36, .heads = 8, .bound = bound, .count = counts, .position = positions};
+      return kv::lanes{.layer_end = 36, .heads = 8, .capacity = bound, .count = counts, .position = positions};
     };
     both.window = {.shape = bench::whole_model,
                    .lanes = who({&window_count, 1, 0, 0}, {window_position.data(), window, 0, 0}, window),
@@ -53,22 +57,21 @@ struct dual_model {
                    .where = {kv::locating::ring, {&oldest, 1, 0, 0}, window, 1}};
     both.oldest = {&oldest, 1, 0, 0};
     constexpr std::int64_t capacity = lane_pages * page;
-    both.global.table = {table.data(), 0, 8 * lane_pages, lane_pages};
-    both.global.entries = {
-        .shape = bench::whole_model,
-        .lanes = who({count.data(), 0, 8, 1}, {position.data(), 0, 8 * capacity, capacity}, capacity),
-        .k = plane(k, false),
-        .v = plane(v, false),
-        .where = kv::block_table({table.data(), 0, 8 * lane_pages, lane_pages}, page,
-                                 dual_lanes * (window / page + lane_pages))};
-    both.global.num_pages = {held.data(), 0, 8, 1};
-    both.global.pages = {free.data(), &free_count, -1};
+    both.pages.table = {table.data(), 0, 8 * lane_pages, lane_pages};
+    both.pages.entries = {.shape = bench::whole_model,
+                          .lanes = who({count.data(), 0, 8, 1}, {position.data(), 0, 8 * capacity, capacity}, capacity),
+                          .k = plane(k, false),
+                          .v = plane(v, false),
+                          .where = kv::block_table({table.data(), 0, 8 * lane_pages, lane_pages}, page,
+                                                   dual_lanes * (window / page + lane_pages))};
+    both.pages.num_pages = {held.data(), 0, 8, 1};
+    both.pages.free_pages = {free.data(), &free_count, -1};
   }
   /// Pages are empty again; the window stays as it is.
   void empty() {
     std::fill(count.begin(), count.end(), 0);
     kv::host_executor one;
-    kv::ops::release_pages(one, both.global);
+    kv::ops::release_pages(one, both.pages);
   }
 };
 

@@ -56,16 +56,19 @@ struct listed_model {
   kv::cache view() {
     constexpr std::int64_t row = 256;  // 128 numbers in bf16
     kv::plane const rows{.element = kv::codec::bf16,
-                         .dims = 128,
-                         .layer = 8 * row * (bound + 1),
-                         .unit = row,
-                         .head = row * (bound + 1),
-                         .dim = 2};
+                         .channels = 128,
+                         .layer_stride = 8 * row * (bound + 1),
+                         .unit_stride = row,
+                         .head_stride = row * (bound + 1),
+                         .channel_stride = 2};
     kv::by_lane<int> const slots = rows_of(list);
     kv::cache made{.shape = whole_model, .k = rows, .v = rows};
     made.where = kv::slot_map({slots.data, slots.sequence, slots.layer, slots.head}, bound + 1);
-    made.lanes = {
-        .layer_end = 36, .heads = 8, .bound = bound, .count = {count.data(), 0, 8, 1}, .position = rows_of(position)};
+    made.lanes = {.layer_end = 36,
+                  .heads = 8,
+                  .capacity = bound,
+                  .count = {count.data(), 0, 8, 1},
+                  .position = rows_of(position)};
     return made;
   }
 
@@ -73,7 +76,7 @@ struct listed_model {
     return {.lanes = view().lanes,
             .indptr = offset.data(),
             .indices = ordinal.data(),
-            .seen = seen.data(),
+            .entry_count = seen.data(),
             .capacity = static_cast<std::int64_t>(ordinal.size()),
             .report = &told};
   }

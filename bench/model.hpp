@@ -66,7 +66,7 @@ class model_cache {
     auto const heads = std::int64_t{model_.kv_heads};
     made.lanes = {.layer_end = model_.layers,
                   .heads = model_.kv_heads,
-                  .bound = entries_,
+                  .capacity = entries_,
                   .count = {counts_.data(), 0, heads, 1},
                   .position = {positions_.data(), 0, heads * entries_, entries_}};
     return made;
@@ -84,11 +84,11 @@ class model_cache {
     std::int64_t const row = width * model_.head_dim;
     return {.base = rows_[static_cast<std::size_t>(i)].data(),
             .element = element_,
-            .dims = model_.head_dim,
-            .layer = row * entries_ * model_.kv_heads,
-            .token = order_ == rows_by::head ? row : row * model_.kv_heads,
-            .head = order_ == rows_by::head ? row * entries_ : row,
-            .dim = width};
+            .channels = model_.head_dim,
+            .layer_stride = row * entries_ * model_.kv_heads,
+            .token_stride = order_ == rows_by::head ? row : row * model_.kv_heads,
+            .head_stride = order_ == rows_by::head ? row * entries_ : row,
+            .channel_stride = width};
   }
 
   kv::shape model_;

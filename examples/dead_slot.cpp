@@ -20,12 +20,14 @@ struct slot_engine {
   int freed_count = 0;
 
   kv::cache view() {
-    kv::plane const keys{
-        .base = reinterpret_cast<std::byte*>(rows.data()), .dims = 1, .unit = 8, .dim = 4};  // K and V side by side
+    kv::plane const keys{.base = reinterpret_cast<std::byte*>(rows.data()),
+                         .channels = 1,
+                         .unit_stride = 8,
+                         .channel_stride = 4};  // K and V side by side
     kv::plane values = keys;
     values.base += 4;
     return {.shape = {1, 1, 1, 1},
-            .lanes = {.layer_end = 1, .heads = 1, .bound = tokens, .count = {&count}, .position = {position.data()}},
+            .lanes = {.layer_end = 1, .heads = 1, .capacity = tokens, .count = {&count}, .position = {position.data()}},
             .k = keys,
             .v = values,
             .where = kv::slot_map({live.data()}, slots)};
@@ -59,7 +61,7 @@ int main() {
             kv::dead_slot<decltype(used_elsewhere)>{.list = {engine.live.data()},  // attention reads this
                                                     .map = {engine.map.data()},    // the engine's map, by position
                                                     .dead = 0,
-                                                    .locked = {&tree_prefix},
+                                                    .locked_prefix = {&tree_prefix},
                                                     .shared = used_elsewhere,
                                                     .freed = {{engine.freed.data()}, {&engine.freed_count}}},
             plan, cache, state, &stats);

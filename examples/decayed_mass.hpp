@@ -15,9 +15,9 @@ struct decayed_mass {
 struct record_decayed_mass {
   float keep = 0.9f;
 
-  using needs = kvpolicy::needs<kvpolicy::keys, kvpolicy::queries>;  // what `observe` reads
-  using provides = decayed_mass;                                     // what `view` returns
-  using verbs = kvpolicy::verbs<kvpolicy::ops::attention_mass_t>;    // it needs scratch memory
+  using needs = kvpolicy::needs<kvpolicy::keys, kvpolicy::queries>;        // what `observe` reads
+  using provides = decayed_mass;                                           // what `view` returns
+  using verbs = kvpolicy::verbs<kvpolicy::ops::compute_attention_mass_t>;  // it needs scratch memory
 
   struct faded {
     float keep;
@@ -26,7 +26,8 @@ struct record_decayed_mass {
 
   // One float for every entry, which moves with its entry. A new entry starts with 0.
   [[nodiscard]] static std::array<kvpolicy::column, 1> columns(kvpolicy::shape const&, int) {
-    return {kvpolicy::column{"decayed_mass", kvpolicy::per::lane_entry, kvpolicy::on_move::permute, sizeof(float)}};
+    return {kvpolicy::column{"decayed_mass", kvpolicy::column_extent::lane_entry, kvpolicy::on_move::permute,
+                             sizeof(float)}};
   }
   [[nodiscard]] static decayed_mass view(kvpolicy::recorded_columns const& recorded) {
     return {recorded.table<float const>(0)};
@@ -34,8 +35,8 @@ struct record_decayed_mass {
   void observe(auto& exec, auto const& in, kvpolicy::recorded_columns const& recorded) const {
     kvpolicy::score_view const mass{in.lanes, kvpolicy::granularity::lane, recorded.table<float>(0)};
     kvpolicy::ops::map(exec, mass, faded{keep});
-    kvpolicy::ops::attention_mass(exec, in.template get<kvpolicy::keys>(), in.template get<kvpolicy::queries>(),
-                                  {.group = kvpolicy::reduction::sum, .accumulate = true}, mass);
+    kvpolicy::ops::compute_attention_mass(exec, in.template get<kvpolicy::keys>(), in.template get<kvpolicy::queries>(),
+                                          {.group = kvpolicy::reduction::sum, .accumulate = true}, mass);
   }
   friend bool operator==(record_decayed_mass const&, record_decayed_mass const&) = default;
 };

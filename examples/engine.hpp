@@ -22,12 +22,12 @@ struct my_pool {
   kv::cache view() {
     kv::plane const rows{.base = reinterpret_cast<std::byte*>(k.data()),
                          .element = kv::codec::bf16,
-                         .dims = dims,
-                         .layer = 2LL * dims * page * kv_heads * pages,
-                         .unit = 2LL * dims * page * kv_heads,
-                         .token = 2LL * dims,
-                         .head = 2LL * dims * page,
-                         .dim = 2};  // strides in bytes
+                         .channels = dims,
+                         .layer_stride = 2LL * dims * page * kv_heads * pages,
+                         .unit_stride = 2LL * dims * page * kv_heads,
+                         .token_stride = 2LL * dims,
+                         .head_stride = 2LL * dims * page,
+                         .channel_stride = 2};  // strides in bytes
     kv::cache cache{.shape = {layers, query_heads, kv_heads, dims},
                     .k = rows,
                     .v = rows,
@@ -35,7 +35,7 @@ struct my_pool {
     cache.v.base = reinterpret_cast<std::byte*>(v.data());
     cache.lanes = {.layer_end = layers,
                    .heads = kv_heads,
-                   .bound = bound,
+                   .capacity = bound,
                    .count = {counts.data(), 0, kv_heads, 1},
                    .position = {positions.data(), 0, kv_heads * bound, bound}};
     return cache;

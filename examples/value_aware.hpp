@@ -9,11 +9,11 @@
 struct value_aware {
   static constexpr auto name = "value_aware";
   using needs = kvpolicy::needs<kvpolicy::keys, kvpolicy::values, kvpolicy::queries>;
-  using verbs = kvpolicy::verbs<kvpolicy::ops::attention_mass_t, kvpolicy::ops::pool_t>;  // they need scratch
+  using verbs = kvpolicy::verbs<kvpolicy::ops::compute_attention_mass_t, kvpolicy::ops::pool_t>;  // they need scratch
   static constexpr auto decides = kvpolicy::granularity::lane;
   void score(auto& exec, auto const& in, kvpolicy::score_view const& out) const {
-    kvpolicy::ops::attention_mass(exec, in.template get<kvpolicy::keys>(), in.template get<kvpolicy::queries>(),
-                                  {.last_rows = 16}, out);
+    kvpolicy::ops::compute_attention_mass(exec, in.template get<kvpolicy::keys>(), in.template get<kvpolicy::queries>(),
+                                          {.last_rows = 16}, out);
     kvpolicy::ops::row_norm(exec, in.template get<kvpolicy::values>(), kvpolicy::multiplied{}, out);
     kvpolicy::ops::pool(exec, kvpolicy::max_pool{15}, out, 16);
   }

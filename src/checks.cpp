@@ -1,6 +1,6 @@
 // The checks of arguments that programs which define KVPOLICY_COMPILED only declare. Their definitions are inline in
 // the headers; a table of their addresses makes the compiler write each of them down here.
-#include <kvpolicy/core/check_pointers.hpp>
+#include <kvpolicy/core/contract/check_pointers.hpp>
 #include <tuple>
 
 namespace KVPOLICY_NAMESPACE {

@@ -16,11 +16,11 @@ LIBRARY = Path("include/kvpolicy")
 MAX_LINES = 300
 
 # What every decision is made of may include these. Of the scorers it knows the concept, not one scorer.
-_PARTS = {"core", "ops", "protect", "budget", "trigger", "scorers/concept.hpp", "scorers/scorer_traits.hpp", "recorders/hooks.hpp"}
+_PARTS = {"core", "ops", "parts", "scorers/concept.hpp", "scorers/scorer_traits.hpp", "recorders/recorder_hooks.hpp"}
 _DECISION = _PARTS | {"decision"}
 _EVERYTHING = {
-    "core", "ops", "ops/host", "ops/cuda", "recorders", "scorers", "stages", "tables", "protect", "budget", "trigger", "decision", "admission",
-    "selection", "eviction", "layout", "lifecycle", "groups", "step", "session", "accounting", "io", "printed", "engines", "policies",
+    "core", "ops", "ops/host", "ops/cuda", "recorders", "parts", "scorers", "scorers/stages", "decision", "admission", "selection", "layout",
+    "lifecycle", "groups", "step", "session", "accounting", "io", "by_name", "engines", "policies",
 }  # fmt: skip
 
 # An entry is a room or one file of it.
@@ -31,24 +31,20 @@ ROOMS = {
     "ops/host": {"ops", "core"},
     "ops/cuda": {"ops", "core"},
     "recorders": {"ops", "core"},
-    "scorers": {"ops", "core", "recorders", "protect", "trigger"},
-    "stages": {"core", "ops", "recorders", "scorers", "protect", "trigger"},
-    "tables": {"core"},
-    "protect": {"core"},
-    "budget": {"core", "ops"},
-    "trigger": {"core"},
+    "parts": {"core", "ops"},
+    "scorers": {"ops", "core", "recorders", "parts"},
+    "scorers/stages": {"core", "ops", "recorders", "scorers", "parts"},
     "decision": _PARTS,
     "admission": _DECISION | {"layout"},
     "selection": _DECISION,
-    "eviction": _DECISION,
     "layout": {"core", "ops"},
     "lifecycle": {"core", "ops", "decision"},
     "groups": {"core", "ops", "decision", "layout", "lifecycle", "step"},
-    "step": _DECISION | {"admission", "selection", "eviction", "layout", "scorers/full.hpp", "scorers/with_recorders.hpp"},
+    "step": _DECISION | {"admission", "selection", "layout", "scorers/full.hpp", "scorers/with_recorders.hpp"},
     "session": {"core", "ops", "recorders"},
-    "accounting": _DECISION | {"admission", "selection", "eviction", "layout"},
-    "io": {"core", "ops", "recorders", "scorers", "session", "tables"},
-    "printed": _EVERYTHING - {"engines", "policies"},
+    "accounting": _DECISION | {"admission", "selection", "layout"},
+    "io": {"core", "ops", "recorders", "scorers", "session", "parts"},
+    "by_name": _EVERYTHING - {"engines", "policies"},
     "engines": _EVERYTHING - {"policies"},
     "policies": _EVERYTHING - {"engines"},
     "umbrella": _EVERYTHING,
@@ -88,6 +84,18 @@ def room_of(inside):
     return two if two in ROOMS else folders[0]
 
 
+# A path that a header had before: one line for sources of users, which no header of ours includes.
+FORWARDING = re.compile(
+    r"// The header has moved; this path goes with \d+\.\d+\.\n#pragma once\n\n#include <kvpolicy/([\w/]+\.hpp)>  // IWYU pragma: export\n"
+)
+
+
+def forwards_to(header):
+    """The header of ours that this path stands for, if it is an old path."""
+    match = FORWARDING.fullmatch(header.read_text(encoding="utf-8")) if header.suffix == ".hpp" and header.is_file() else None
+    return match and match.group(1)
+
+
 def may_include(room, target, target_room):
     allowed = ROOMS.get(room, set())
     return target_room in {room, "version"} or target_room in allowed or target.as_posix() in allowed
@@ -123,6 +131,10 @@ def check_headers(root):
         inside = header.relative_to(base)
         room = room_of(inside)
         shown = header.relative_to(root)
+        if new := forwards_to(header):
+            if not (base / new).is_file() or forwards_to(base / new):
+                yield f"{shown}:4: '{new}' is no header that this old path can stand for"
+            continue
         if room not in ROOMS:
             yield f"{shown}:1: room '{room}' is not in the table of tools/check_includes.py"
         lines = header.read_text(encoding="utf-8").count("\n")
@@ -138,6 +150,8 @@ def check_headers(root):
             target_room = room_of(target)
             if not (base / target).is_file():
                 yield f"{shown}:{number}: there is no header '{name}'"
+            elif new := forwards_to(base / target):
+                yield f"{shown}:{number}: '{name}' is an old path of {new}"
             elif not may_include(room, target, target_room):
                 yield f"{shown}:{number}: room '{room}' may not include '{target_room}' ({target})"
             elif target.suffix == ".cuh" and header.suffix == ".hpp":
@@ -285,7 +299,10 @@ struct sort_t : verb<sort_t> {
 };
 """
 
+FORWARD = "// The header has moved; this path goes with 0.4.\n#pragma once\n\n#include <kvpolicy/{}>  // IWYU pragma: export\n"
+
 CLEAN = {
+    "include/kvpolicy/attic/scores.hpp": FORWARD.format("core/scores.hpp"),
     "include/kvpolicy/ops/sort.hpp": CONTRACT_OF_SORT,
     "include/kvpolicy/ops/host/sort.hpp": "#include <kvpolicy/ops/host/order.hpp>  // IWYU pragma: export\n",
     "include/kvpolicy/ops/host/order.hpp": "struct implementation<ops::sort_t, host> {\n",
@@ -318,7 +335,7 @@ PLANTED = [
     ("include/kvpolicy/scorers/snapkv.hpp", "#include <kvpolicy/ops/host/top_k.hpp>\n", ":1: room 'scorers' may not include 'ops/host'"),
     ("include/kvpolicy/scorers/snapkv.hpp", "#include <cub/cub.cuh>\n", ":1: room 'scorers' may not include <cub/cub.cuh>"),
     ("include/kvpolicy/scorers/snapkv.hpp", "#include <kvpolicy/kvpolicy.hpp>\n", ":1: room 'scorers' may not include 'umbrella'"),
-    ("include/kvpolicy/eviction/evict.hpp", "#include <kvpolicy/scorers/knorm.hpp>\n", ":1: room 'eviction' may not include 'scorers'"),
+    ("include/kvpolicy/decision/evict.hpp", "#include <kvpolicy/scorers/knorm.hpp>\n", ":1: room 'decision' may not include 'scorers'"),
     ("include/kvpolicy/cuda.hpp", "#include <kvpolicy/ops/cuda/top_k.cuh>\n", ":1: a .hpp compiles without nvcc"),
     ("include/kvpolicy/ops/cuda/map.cuh", "#include <Eigen/Core>\n", ":1: a .cuh may not include Eigen"),
     ("include/kvpolicy/ops/host/fold.hpp", "struct implementation<ops::fold_t, host> {\n", ":1: 'fold_t' has no implementation in ops/cuda"),
@@ -330,6 +347,9 @@ PLANTED = [
     ("include/kvpolicy/ops/map.hpp", "struct map_t : verb<map_t> {};\n", "include/kvpolicy/ops/host/map.hpp:1: there is no such header, but include/kvpolicy/ops/map.hpp declares"),
     ("include/kvpolicy/ops/sort.hpp", CONTRACT_OF_SORT.replace(", how", ""), ":1: the comment of 'sort' names 1 arguments, but it takes 2"),
     ("include/kvpolicy/ops/sort.hpp", CONTRACT_OF_SORT.replace(", how", ",\n/// how, other"), ":1: the comment of 'sort' names 3 arguments"),
+    ("include/kvpolicy/attic/gone.hpp", FORWARD.format("core/gone.hpp"), ":4: 'core/gone.hpp' is no header"),
+    ("include/kvpolicy/attic/twice.hpp", FORWARD.format("attic/scores.hpp"), ":4: 'attic/scores.hpp' is no header"),
+    ("include/kvpolicy/scorers/tova.hpp", "#include <kvpolicy/attic/scores.hpp>\n", ":1: 'kvpolicy/attic/scores.hpp' is an old path of core/scores.hpp"),
     ("include/kvpolicy/attic/old.hpp", "", ":1: room 'attic' is not in the table"),
     ("tests/reference/bad.hpp", "#include <kvpolicy/core/scores.hpp>\n", ":1: the reference may include only std and itself"),
     ("tests/reference/bad.hpp", '#include "../../include/kvpolicy/core/scores.hpp"\n', ":1: the reference may include only"),

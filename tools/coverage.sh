@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the unit tests with clang 19's source-based coverage and prints a table: lines and branches of each room.
-# Fails if core, ops/host, eviction, layout or printed is below 95 % of its lines or 90 % of its branches.
+# Fails if core, core/contract, ops/host, layout or by_name is below 95 % of its lines or 90 % of its branches.
 # tools/coverage.sh [--missed]     --missed: also every line and branch that no test takes
 #
 # A template counts once: a branch is taken if any instance takes it. The edges of exceptions are no branches here, as

@@ -14,16 +14,12 @@ unless --strings is given, which touches only the calls and arguments that error
 
 The script reads tokens, not C++: it knows scopes, and the type that stands in front of a declared name. `auto` variables
 are judged by how they are used. What it cannot judge it leaves alone; the compiler then says where.
-
-For kvpolicy's own repository: --move-files also moves the headers (git mv) and changes their paths in every text file.
 """
 
-import argparse
-import json
 import re
-import subprocess
-import sys
-from pathlib import Path
+
+import renamer
+from renamer import ALIASES
 
 # The table ---------------------------------------------------------------------------------------------------------------
 
@@ -232,271 +228,13 @@ QUOTED = {
     "accumulate": "record_attention_mass", "remember": "record_query_memory",
 }  # fmt: skip
 
-# The machine ---------------------------------------------------------------------------------------------------------------
 
-SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh", ".h", ".cc", ".hh", ".cxx", ".hxx"}
-TOKEN = re.compile(
-    r"""(?P<comment>//(?:\\\n|[^\n])*|/\*.*?\*/)
-      |(?P<string>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"|(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')
-      |(?P<include>\#[ \t]*include[ \t]*[<"][^>"\n]+[>"])
-      |(?P<word>[A-Za-z_]\w*)
-      |(?P<number>\.?\d(?:'?[\w.]|[eEpP][+-])*)
-      |(?P<sign>::|->|<<=|<=>|&&|\|\||[^\s\w])
-      |(?P<space>\s+)""",
-    re.VERBOSE | re.DOTALL,
-)
-CLOSING = {"(": ")", "{": "}", "[": "]"}
-NO_TYPE = {"return", "case", "else", "new", "delete", "throw", "co_return", "goto", "operator", "typename", "and", "or",
-           "not", "sizeof", "using", "namespace", "if", "while", "do", "co_await", "co_yield", "requires", "struct", "class", "union", "enum",
-           "concept", "public", "private", "friend", "explicit", "inline", "static", "extern", "mutable"}
-ALIASES = {"kv", "kvpolicy"}
+# How its names are told from other words ---------------------------------------------------------------------------------
 
 
-class Token:
-    __slots__ = ("kind", "text", "new", "line")
-
-    def __init__(self, kind, text, line):
-        self.kind, self.text, self.new, self.line = kind, text, text, line
-
-
-class Source:
-    """The tokens of a C++ text, and what of its structure the rules ask for."""
-
-    def __init__(self, text):
-        self.all = []
-        line = 1
-        for match in TOKEN.finditer(text):
-            kind = match.lastgroup if match.lastgroup != "mark" else "string"
-            self.all.append(Token(kind, match.group(), line))
-            line += match.group().count("\n")
-        self.code = [t for t in self.all if t.kind in ("word", "sign", "number", "string", "include")]
-        self.words = [t.text for t in self.code]
-        self.close = self._brackets()
-        self.kinds = self._kinds()
-        self.declared = {}
-
-    def _brackets(self):
-        close, open_ = {}, []
-        for i, token in enumerate(self.code):
-            if token.kind != "sign":
-                continue
-            if token.text in CLOSING:
-                open_.append(i)
-            elif open_ and token.text in ")}]":
-                # what does not fit is left open: the rest of a text that the preprocessor cuts
-                if CLOSING[self.words[open_[-1]]] == token.text:
-                    close[open_.pop()] = i
-        for i in open_:
-            close[i] = len(self.code)
-        return close
-
-    def _kinds(self):
-        """Of each brace whether it is a class's, a namespace's or any other."""
-        kinds = {}
-        for i in self.close:
-            if self.words[i] != "{":
-                continue
-            j, kind = i - 1, "other"
-            depth = 0
-            while j >= 0:
-                word = self.words[j]
-                if word in (")", "]", "}"):
-                    depth += 1
-                elif word in ("(", "[", "{"):
-                    depth -= 1
-                    if depth < 0:
-                        break
-                if depth == 0 and word in (";", "{", "}"):
-                    break
-                if depth == 0 and word in ("struct", "class", "union") and self.words[j - 1] not in ("<", ",", "enum"):
-                    between = self.words[j + 1 : i]
-                    if between and "=" not in between and not (")" in between and "alignas" not in between):
-                        kind = "class"
-                    break
-                if depth == 0 and word in ("namespace", "enum"):
-                    kind = word
-                    break
-                if depth == 0 and word in ("=", "return"):
-                    break
-                j -= 1
-            kinds[i] = kind
-        return kinds
-
-    def type_before(self, i):
-        """The type in front of a declared name: its last words, or None where there is none."""
-        j = i - 1
-        while j >= 0 and self.words[j] in ("const", "&", "*", "&&", "...", "constexpr"):
-            j -= 1
-        if j < 0:
-            return None
-        if self.words[j] == ">":
-            depth, k = 0, j
-            while k >= 0:
-                depth += {">": 1, "<": -1}.get(self.words[k], 0)
-                if depth == 0:
-                    break
-                if self.words[k] in (";", "{", "}"):
-                    return None
-                k -= 1
-            if k < 1 or self.code[k - 1].kind != "word":
-                return None
-            return self.words[k - 1] + "<" + "".join(self.words[k + 1 : j])
-        if self.code[j].kind != "word" or self.words[j] in NO_TYPE:
-            return None
-        return self.words[j]
-
-    def body_end(self, close):
-        """Where the scope of a parameter list that ends at `close` ends."""
-        i = close + 1
-        init = False
-        while i < len(self.code):
-            word = self.words[i]
-            if word == ":":
-                init = True
-            if word == "{":
-                before = self.words[i - 1]
-                if init and (self.code[i - 1].kind == "word" or before == ">") and before not in ("noexcept", "const"):
-                    i = self.close[i] + 1
-                    continue
-                return self.close[i]
-            if word in ("(", "["):
-                i = self.close[i] + 1
-                continue
-            if word in (";", ")", "}", "]"):
-                return i
-            i += 1
-        return i
-
-    def enclosing(self, i):
-        inner = -1
-        for at, end in self.close.items():
-            if at < i < end and at > inner:
-                inner = at
-        return inner
-
-    def declarations(self, name):
-        """[(begin, end, type, is a member, index)] of a name."""
-        if name in self.declared:
-            return self.declared[name]
-        found = self.declared[name] = []  # a name that is asked for while it is looked for is not there
-        for i, word in enumerate(self.words):
-            if word != name or self.code[i].kind != "word" or i == 0:
-                continue
-            following = self.words[i + 1] if i + 1 < len(self.words) else ";"
-            if following not in (",", ")", ";", "=", "{", "(", "[", "]", ":", "..."):
-                continue
-            kind = self.type_before(i)
-            if following in (",", "]") and self.words[i - 1] in ("[", ","):
-                opening = self.enclosing(i)
-                if opening > 1 and self.words[opening] == "[" and self.type_before(opening) == "auto":
-                    found.append((i, self.close.get(self.enclosing(opening), len(self.code)), "auto", False, i))
-                continue
-            if kind is None or self.words[i - 1] in (".", "->", "::") or self.product(i):
-                continue
-            inner = self.enclosing(i)
-            if inner < 0:
-                found.append((i, len(self.code), kind, False, i))
-            elif self.words[inner] == "{":
-                member = self.kinds[inner] == "class"
-                found.append((inner if member else i, self.close[inner], kind, member, i))
-            elif self.words[inner] == "(":
-                # `f(a * b)` and `f(x, &b)` are no declarations; a type is known by the rule that asks for it
-                found.append((i, self.body_end(self.close[inner]), kind, False, i))
-        self.declared[name] = found
-        return found
-
-    def product(self, i):
-        """`a * b` and `a & b` of values, which read like a declaration of b."""
-        j = i - 1
-        if self.words[j] not in ("*", "&", "&&"):
-            return False
-        while self.words[j] in ("*", "&", "&&"):
-            j -= 1
-        if self.words[j] == "const" or self.words[j] == ">":
-            return False
-        before = self.words[j - 1]
-        if before in ("*", "+", "-", "/", "%", "=", "return", ".", "->", "?", "!", "||"):
-            return True
-        return before != "::" and self.lookup(self.words[j], j) is not None
-
-    def lookup(self, name, i):
-        """The innermost declaration of a name that reaches a token."""
-        best = None
-        for one in self.declarations(name):
-            if one[0] <= i < one[1] and (best is None or one[0] > best[0] or (one[0] == best[0] and one[4] < i)):
-                best = one
-        return best
-
-    def plain(self, kind):
-        return kind.split("<")[0] if kind else kind
-
-    def object_type(self, i):
-        """(name, type) of what stands before the `.` or `->` at i."""
-        j = i - 1
-        call = False
-        if self.words[j] == ")" or self.words[j] == "]":
-            opening = [at for at, end in self.close.items() if end == j]
-            if not opening:
-                return None, None
-            call = self.words[j] == ")"
-            j = opening[0] - 1
-        if j < 0 or self.code[j].kind != "word":
-            return None, None
-        name = self.words[j]
-        if name == "this":
-            return name, None
-        if call or (j > 0 and self.words[j - 1] in (".", "->", "::")):
-            return name, None
-        decl = self.lookup(name, j)
-        return name, (self.plain(decl[2]) if decl else None)
-
-
-class Renamer:
-    def __init__(self, variables=False, comments=False, strings=False):
-        self.variables, self.comments, self.strings = variables, comments, strings
-
-    def headers(self, text):
-        for old, new in HEADERS.items():
-            text = re.sub(rf"(?<=kvpolicy/){re.escape(old)}(?=[>\"])", new, text)
-        return text
-
-    def run(self, text):
-        source = Source(text)
-        words, code = source.words, source.code
-        own = "KVPOLICY_NAMESPACE" in words or bool(
-            re.search(r"\bnamespace\s+kvpolicy\b(?!\s*;)|using\s+namespace\s+(?:kv|kvpolicy)\b", text)
-        )
-        qualify = []  # (begin, end, type name, index of the declaration): here it is hidden
-        for i, token in enumerate(code):
-            if token.kind == "include":
-                token.new = self.headers(token.text)
-            elif token.kind == "string" and self.strings:
-                token.new = self.string(token.text)
-            elif token.kind == "word":
-                new = self.word(source, i, own, qualify)
-                if new is not None:
-                    token.new = new
-        for begin, end, name, _ in qualify if own else ():  # elsewhere the types are qualified
-            for i in range(begin, min(end, len(code))):
-                if code[i].kind == "word" and code[i].text == name and code[i].new == name and self.is_type(words, code, i):
-                    code[i].new = "kvpolicy::" + name
-        if self.comments:
-            for token in source.all:
-                if token.kind == "comment":
-                    token.new = self.prose(token.text)
-        return "".join(t.new for t in source.all), [(t.line, t.text, t.new) for t in source.all if t.new != t.text]
-
-    @staticmethod
-    def is_type(words, code, i):
-        before, after = words[i - 1] if i else "", words[i + 1] if i + 1 < len(words) else ""
-        if before in (".", "->", "::") or before in ("struct", "class"):
-            return False
-        if code[i + 1].kind == "word" if i + 1 < len(code) else False:
-            return True
-        if before in ("&", "*", ">") or (code[i - 1].kind == "word" and before not in ("const", "return", "constexpr",
-                                                                                       "static", "inline", "typename")):
-            return False
-        return after in ("&", "*", "{", ">", "<", "(", ",", ")", "&&", "::", "...")
+class Renamer(renamer.Renamer):
+    HEADERS, IDENTIFIERS, QUALIFIED, MEMBERS = HEADERS, IDENTIFIERS, QUALIFIED, MEMBERS
+    OBJECTS, STRINGS, QUOTED = OBJECTS, STRINGS, QUOTED
 
     def word(self, source, i, own, qualify):
         words, code = source.words, source.code
@@ -570,32 +308,6 @@ class Renamer:
             if self.is_type(words, code, i) or (before in ("&", "(", ",", "<") and after == "::"):
                 return new
         return None
-
-    @staticmethod
-    def local(source, name, i):
-        """A variable or a member of the name hides the function."""
-        decl = source.lookup(name, i)
-        if decl is None:
-            return False
-        inner = source.enclosing(decl[4])
-        return inner >= 0 and source.kinds.get(inner) != "namespace"
-
-    def owner_of(self, source, i):
-        """The name of the class whose braces enclose a token most closely."""
-        inner = source.enclosing(i)
-        if inner < 0 or source.kinds.get(inner) != "class":
-            return None
-        return self.class_name(source, inner)
-
-    @staticmethod
-    def class_name(source, brace):
-        j = brace - 1
-        while j > 0 and source.words[j] not in ("struct", "class", "union", ";", "}"):
-            j -= 1
-        j += 1
-        while source.words[j] in ("alignas", "(", "[", "]", ")"):
-            j = source.close.get(j + 1, j) + 1 if source.words[j] == "alignas" else j + 1
-        return source.words[j]
 
     def member(self, source, i, qualify):
         words = source.words
@@ -675,24 +387,8 @@ class Renamer:
             return "config"
         return None
 
-    @staticmethod
-    def taken(source, new, decl):
-        """A class whose own scope has something of the new name keeps the old one."""
-        return any(
-            begin < decl[1] and decl[0] < end and at != decl[4] and (not member or begin == decl[0])
-            for begin, end, _, member, at in source.declarations(new)
-        )
-
     def in_keep_set(self, source, i):
         return self.beside(source, i, {"seen", "lists", "capacity", "decides"}) and not self.beside(source, i, {"count"})
-
-    @staticmethod
-    def beside(source, i, names):
-        opening = source.enclosing(i)
-        end = source.close.get(opening, len(source.words))
-        return any(
-            source.words[j] in names and source.words[j - 1] == "." for j in range(opening + 1, end) if source.code[j].kind == "word"
-        )
 
     def who(self, source, i, obj, owner, designated):
         words = source.words
@@ -771,15 +467,6 @@ class Renamer:
             return cast.group(1)
         return "lane" if re.search(r"\. (at|lane_at|lane_of) \(", text) else "auto"
 
-    def string(self, text):
-        quote = text.find('"')
-        if quote < 0:
-            return text
-        inner = text[quote + 1 : -1]
-        for old, new in STRINGS:
-            inner = re.sub(old, new, inner)
-        return text[: quote + 1] + inner + text[-1]
-
     def prose(self, text):
         """Names in a comment or a paragraph: whole names that are nothing else, and words between backticks."""
         names = {**IDENTIFIERS, **{k: v for k, v in INTERNAL.items() if self.variables}}
@@ -804,131 +491,9 @@ class Renamer:
             text = re.sub(rf"(?<![\w/]){re.escape(old)}(?!\w)|(?<=kvpolicy/){re.escape(old)}(?!\w)", new, text)
         return text
 
-    def markdown(self, text):
-        out, changes, line = [], [], 1
-        for i, part in enumerate(re.split(r"(^```(?:cpp|c\+\+|cuda)\n.*?^```)", text, flags=re.MULTILINE | re.DOTALL)):
-            new = part
-            if i % 2:
-                head, body = part.split("\n", 1)
-                body, found = self.run(body[: -len("```")])
-                changes += [(line + at, old, to) for at, old, to in found]
-                new = head + "\n" + body + "```"
-            elif self.comments:
-                new = self.prose(part)
-                if new != part:
-                    changes += [(line + k, a, b) for k, (a, b) in enumerate(zip(part.split("\n"), new.split("\n"))) if a != b]
-            out.append(new)
-            line += part.count("\n")
-        return "".join(out), changes
-
-
-# The program ---------------------------------------------------------------------------------------------------------------
-
-SKIPPED = {"build", ".git", "third_party", "node_modules", "__pycache__"}
-
-
-def files_of(paths):
-    for path in paths:
-        if path.is_dir():
-            for each in sorted(path.rglob("*")):
-                wanted = each.suffix in SUFFIXES or each.suffix == ".md"
-                if wanted and each.is_file() and not SKIPPED & set(each.relative_to(path).parts):
-                    yield each
-        else:
-            yield path
-
-
-def rename(path, renamer, check, renamed):
-    text = path.read_text(encoding="utf-8")
-    new, changes = renamer.markdown(text) if path.suffix == ".md" else renamer.run(text)
-    if new == text:
-        return 0
-    counts = {}
-    for _, old, to in changes:
-        counts[(old, to)] = counts.get((old, to), 0) + 1
-    print(f"{path}: {len(changes)} changes")
-    for (old, to), count in sorted(counts.items(), key=lambda one: -one[1]):
-        if "\n" not in old and len(old) < 60:
-            print(f"    {count:4} {old} -> {to}")
-    lines, by_line = text.split("\n"), {}
-    for line, old, to in changes:
-        by_line.setdefault(line, []).append((old, to))
-    renamed[path.resolve()] = [(lines[line - 1], found) for line, found in by_line.items()]
-    if not check:
-        path.write_text(new, encoding="utf-8")
-    return len(changes)
-
-
-def move_files(root):
-    """For kvpolicy's repository: moves the headers, and changes their paths wherever a text names them."""
-    listed = subprocess.run(["git", "-C", root, "ls-files"], check=True, capture_output=True, text=True).stdout.split("\n")
-    for old, new in HEADERS.items():
-        source, target = root / "include/kvpolicy" / old, root / "include/kvpolicy" / new
-        if source.exists() and not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["git", "-C", root, "mv", source.relative_to(root), target.relative_to(root)], check=True)
-            print(f"{old} -> {new}")
-    for name in listed:
-        path = root / name
-        # C++ is told by its includes; this script and the changelog name both
-        if path.suffix in {".py", ".txt", ".cmake", ".json", ".md", ".sh", ".yml", ".dox", ".in"} and path.is_file():
-            if path.name in (Path(__file__).name, "CHANGELOG.md"):
-                continue
-            text = path.read_text(encoding="utf-8")
-            new = text
-            for old, to in HEADERS.items():
-                new = re.sub(rf"(?<![\w/]){re.escape(old)}(?!\w)|(?<=kvpolicy/){re.escape(old)}(?!\w)", to, new)
-                new = new.replace("|\\broom\\(|", "|\\b(?:scratch_floats|block_storage)\\(|")  # in tools/mutate.py
-                new = new.replace(f'/*{Path(old).name}"', f'/*{Path(to).name}"')  # patterns, as in tools/mutate.py
-            if new != text:
-                path.write_text(new, encoding="utf-8")
-                print(f"{name}: paths of headers")
-
-
-def quoted_lines(root, renamed):
-    """For kvpolicy's repository: files that quote lines of its sources, to plant bugs in them or to accept mutants."""
-
-    def follow(path, texts):
-        for line, changes in renamed.get(path.resolve(), ()):
-            if texts[0].strip() and texts[0].strip() in line:
-                out = []
-                for text in texts:
-                    for old, new in changes:
-                        text = re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", new, text)
-                    out.append(text)
-                return out
-        return texts
-
-    planted = root / "tests/fuzz/planted.txt"
-    if planted.is_file():
-        lines = planted.read_text(encoding="utf-8").split("\n")
-        for i, line in enumerate(lines):
-            parts = line.split(" | ")
-            if len(parts) >= 4 and not line.startswith("#"):
-                text, wrong = follow(root / parts[1], [parts[2].replace("\\|", "|"), parts[3].replace("\\|", "|")])
-                lines[i] = " | ".join([*parts[:2], text.replace("|", "\\|"), wrong.replace("|", "\\|")])
-        planted.write_text("\n".join(lines), encoding="utf-8")
-    accepted = root / "tests/mutation/accepted.json"
-    if accepted.is_file():
-        text = accepted.read_text(encoding="utf-8")
-        for each in json.loads(text):
-            path = root / "include/kvpolicy" / each["header"]
-            line, mutant = follow(path, [each["line"], each["mutant"]])
-            for old, new in ((each["line"], line), (each["mutant"], mutant)):
-                text = text.replace(json.dumps(old, ensure_ascii=False), json.dumps(new, ensure_ascii=False))
-        accepted.write_text(text, encoding="utf-8")
-
 
 def table():
     private = PRIVATE_OBJECTS | {"count_released_kernel", "write_released_kernel", "all_takes", "emulated_device", "Executor"}
-
-    def rows(pairs):
-        return "".join(f"| {old} | {new} |\n" for old, new in pairs)
-
-    headers = rows((f"`<kvpolicy/{old}>`", f"`<kvpolicy/{new}>`") for old, new in HEADERS.items() if "ops/host" not in old and "ops/cuda" not in old)
-    names = [(f"`{(space + '::') if space else ''}{old}`", f"`{(space + '::') if space else ''}{new}`")
-             for (space, old), new in QUALIFIED.items()]
-    names += [(f"`{old}`", f"`{new}`") for old, new in IDENTIFIERS.items() if not old.endswith("_t")]
     every = ("cache", "signals", "plan", "state", "score_view", "keep_set")
     members = []
     for old, rules in MEMBERS.items():
@@ -937,8 +502,7 @@ def table():
             if public:
                 members.append((f"`{old}` of `" + "`, `".join(public) + "`", f"`{new}`"))
     members += [(f"`{old}` of a block of threads", f"`{new}`") for old, new in BLOCK.items()]
-    head = "| 0.1 | 0.2 |\n| --- | --- |\n"
-    return f"{head}{rows(sorted(names))}{rows(members)}\nHeaders:\n\n{head}{headers}"
+    return renamer.table(Renamer, ("0.1", "0.2"), members)
 
 
 SELF_TEST = [
@@ -980,58 +544,7 @@ SELF_TEST = [
     ({}, 'auto const text = R"(cache.who // "make_room)"; make_room(x);\n', 'auto const text = R"(cache.who // "make_room)"; promote(x);\n'),
 ]  # fmt: skip
 
-
-def self_test():
-    failed = 0
-    for options, before, after in SELF_TEST:
-        renamer = Renamer(**options)
-        found = renamer.run(before)[0]
-        if found != after:
-            failed += 1
-            print(f"{options}\n  of       {before}  expected {after}  found    {found}")
-        again = renamer.run(found)[0]
-        if again != found:
-            failed += 1
-            print(f"{options}: not idempotent\n  first  {found}  second {again}")
-    text = "Say `cache.who`.\n\n```cpp\nf(cache.who);\n```\n\n```sh\nmake_room\n```\n"
-    found = Renamer().markdown(text)[0]
-    if found != text.replace("f(cache.who)", "f(cache.lanes)"):
-        failed += 1
-        print("markdown:\n" + found)
-    new_names = set(IDENTIFIERS.values()) | set(QUALIFIED.values())
-    for name in new_names & set(IDENTIFIERS):
-        failed += 1
-        print(f"{name} is a new name and an old one: a second run would change it")
-    print(f"{len(SELF_TEST) + 1} cases, {failed} failed")
-    return 1 if failed else 0
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="*", type=Path)
-    parser.add_argument("--check", "--dry-run", action="store_true")
-    parser.add_argument("--comments", action="store_true")
-    parser.add_argument("--strings", action="store_true")
-    parser.add_argument("--variables", action="store_true")
-    parser.add_argument("--move-files", type=Path, metavar="ROOT")
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--self-test", action="store_true")
-    with_ = parser.parse_args()
-    if with_.self_test:
-        return self_test()
-    if with_.table:
-        print(table(), end="")
-        return 0
-    if with_.move_files is not None:
-        move_files(with_.move_files.resolve())
-    renamer = Renamer(with_.variables, with_.comments, with_.strings)
-    renamed = {}
-    changed = sum(rename(path, renamer, with_.check, renamed) for path in files_of(with_.paths))
-    if with_.move_files is not None and not with_.check:
-        quoted_lines(with_.move_files.resolve(), renamed)
-    print(f"{changed} changes" + (" to make" if with_.check else ""))
-    return 1 if with_.check and changed else 0
-
+PAGE = "Say `cache.who`.\n\n```cpp\nf(cache.who);\n```\n\n```sh\nmake_room\n```\n"
 
 if __name__ == "__main__":
-    sys.exit(main())
+    renamer.main(Renamer, __doc__, table, SELF_TEST, (PAGE, PAGE.replace("f(cache.who)", "f(cache.lanes)")))

@@ -106,7 +106,7 @@ class observed_layer {
 
   void mass(gpu::executor& exec, bool lse_given) {
     kv::query_view const rows = lse_given ? asking_.with_lse(lse_.data()) : asking_.view();
-    kv::ops::attention_mass(
+    kv::ops::compute_attention_mass(
         exec, kv::keys_of(device_.view()), rows, {},
         kv::contiguous_scores(device_.view().lanes, kv::granularity::lane, out_.data(), of_.entries));
   }
@@ -129,15 +129,17 @@ class observed_layer {
     exec.check();
     kv::cache const cache = layer_.view();
     kv::host_executor& host = gpu::host();
-    host.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(one_layer, of_.entries));
+    host.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(one_layer, of_.entries));
     std::vector<float> expected(device_.cells());
-    kv::ops::attention_mass(host, kv::keys_of(cache), queries_.view(), {},
-                            kv::contiguous_scores(cache.lanes, kv::granularity::lane, expected.data(), of_.entries));
+    kv::ops::compute_attention_mass(
+        host, kv::keys_of(cache), queries_.view(), {},
+        kv::contiguous_scores(cache.lanes, kv::granularity::lane, expected.data(), of_.entries));
     float const relative = cache.k.element == kv::codec::f32 ? 1e-4f : 2e-2f;
     return gpu::close_floats(out_.get(), expected, relative) && gpu::close_floats(eager_out_.get(), expected, relative);
   }
   void reserve(gpu::executor& exec) const {
-    exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::cuda>::scratch(one_layer, device_.view().lanes));
+    exec.reserve(
+        kv::implementation<kv::ops::compute_attention_mass_t, kv::cuda>::scratch(one_layer, device_.view().lanes));
   }
   [[nodiscard]] double key_bytes() const { return static_cast<double>(layer_.plane_bytes()); }
 

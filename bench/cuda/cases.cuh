@@ -34,7 +34,7 @@ class device_cache {
   [[nodiscard]] array<int> const& positions() const { return positions_; }
   [[nodiscard]] array<int> const& counts() const { return counts_; }
   [[nodiscard]] std::size_t cells() const {
-    return static_cast<std::size_t>(view_.lanes.size()) * static_cast<std::size_t>(view_.lanes.bound);
+    return static_cast<std::size_t>(view_.lanes.size()) * static_cast<std::size_t>(view_.lanes.capacity);
   }
   /// All entries are there again, at their first positions; in the order of the stream. Rows stay.
   void reset(stream const& on) const {

@@ -30,7 +30,7 @@ void argmin(benchmark::State& state) {
     gpu::device_keep const keep(lanes, lanes);
     kv::lanes const batch{.layer_end = 36,
                           .heads = 8,
-                          .bound = entries,
+                          .capacity = entries,
                           .count = {counts.data(), 0, 8, 1},
                           .position = {positions.data(), 0, 0, 0}};
     auto const lowest = [&](int i) {
@@ -114,11 +114,11 @@ struct bounded {
       : layers(layers_), element(element_) {
     std::int64_t const bytes = std::int64_t{pages} * 2 * 128 * kv::bytes_of(element);
     bounds = {{rows, 0, 8 * bytes, bytes}, {known, 0, 8, 1}, element, 128, page};
-    who = {.layer_end = layers, .heads = 8, .bound = entries, .count = {counts, 0, 8, 1}};
+    who = {.layer_end = layers, .heads = 8, .capacity = entries, .count = {counts, 0, 8, 1}};
   }
   [[nodiscard]] kv::score_view scores(float* to) const {
     kv::lanes in_pages = who;
-    in_pages.bound = pages;
+    in_pages.capacity = pages;
     return kv::contiguous_scores(in_pages, kv::granularity::lane, to, pages);
   }
   int layers;

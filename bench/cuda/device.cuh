@@ -5,8 +5,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdlib>
+#include <kvpolicy/by_name/set_fields.hpp>
 #include <kvpolicy/cuda.cuh>
-#include <kvpolicy/printed/set_fields.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -168,7 +168,7 @@ class device_keep {
             .lists = lists,
             .indptr = offset_.data(),
             .indices = ordinal_.data(),
-            .seen = seen_.data(),
+            .entry_count = seen_.data(),
             .capacity = static_cast<std::int64_t>(ordinal_.size()),
             .report = report_.data()};
   }

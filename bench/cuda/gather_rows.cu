@@ -51,7 +51,7 @@ class kept_rows {
     return {.lanes = batch,
             .indptr = offset,
             .indices = ordinal,
-            .seen = seen,
+            .entry_count = seen,
             .capacity = static_cast<std::int64_t>(ordinal_.size()),
             .report = told};
   }
@@ -90,7 +90,7 @@ void gather_rows(benchmark::State& state) {
     gpu::device_cache const device(model);
     kept_rows kept(device.view().lanes.size(), entries, one_in, in_runs);
     if (!is_right(exec, model, device, kept)) return state.SkipWithError("wrong result");
-    std::size_t const bytes = kept.rows() * 2 * static_cast<std::size_t>(device.view().k.token);
+    std::size_t const bytes = kept.rows() * 2 * static_cast<std::size_t>(device.view().k.token_stride);
     gpu::array<std::byte> const from(bytes), to(bytes);
     from.poison(1);
     kv::keep_set const keep = kept.on_device(device.view().lanes);

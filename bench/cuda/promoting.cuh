@@ -46,17 +46,21 @@ struct dual_model {
     return made;
   }
   kv::plane plane(Array<std::byte>& of, bool ring) {
-    kv::plane made{
-        .base = of.data(), .element = kv::codec::bf16, .dims = 128, .unit = page * row, .token = row, .dim = 2};
+    kv::plane made{.base = of.data(),
+                   .element = kv::codec::bf16,
+                   .channels = 128,
+                   .unit_stride = page * row,
+                   .token_stride = row,
+                   .channel_stride = 2};
     if (!ring) return made;
-    made.head = window * row;
-    made.layer = made.head * 8;
-    made.unit = made.layer * 36;
+    made.head_stride = window * row;
+    made.layer_stride = made.head_stride * 8;
+    made.unit_stride = made.layer_stride * 36;
     return made;
   }
   void view() {
     auto const who = [](kv::by_lane<int> counts, kv::by_lane<int> positions, int bound) {
-      return kv::lanes{.layer_end = 36, .heads = 8, .bound = bound, .count = counts, .position = positions};
+      return kv::lanes{.layer_end = 36, .heads = 8, .capacity = bound, .count = counts, .position = positions};
     };
     both.window = {.shape = bench::whole_model,
                    .lanes = who({window_count.data(), 1, 0, 0}, {window_position.data(), window, 0, 0}, window),
@@ -65,16 +69,15 @@ struct dual_model {
                    .where = {kv::locating::ring, {oldest.data(), 1, 0, 0}, window, 1}};
     both.oldest = {oldest.data(), 1, 0, 0};
     constexpr std::int64_t capacity = lane_pages * page;
-    both.global.table = {table.data(), 0, 8 * lane_pages, lane_pages};
-    both.global.entries = {
-        .shape = bench::whole_model,
-        .lanes = who({count.data(), 0, 8, 1}, {position.data(), 0, 8 * capacity, capacity}, capacity),
-        .k = plane(k, false),
-        .v = plane(v, false),
-        .where =
-            kv::block_table({table.data(), 0, 8 * lane_pages, lane_pages}, page, lanes * (window / page + lane_pages))};
-    both.global.num_pages = {held.data(), 0, 8, 1};
-    both.global.pages = {free.data(), free_count.data(), -1};
+    both.pages.table = {table.data(), 0, 8 * lane_pages, lane_pages};
+    both.pages.entries = {.shape = bench::whole_model,
+                          .lanes = who({count.data(), 0, 8, 1}, {position.data(), 0, 8 * capacity, capacity}, capacity),
+                          .k = plane(k, false),
+                          .v = plane(v, false),
+                          .where = kv::block_table({table.data(), 0, 8 * lane_pages, lane_pages}, page,
+                                                   lanes * (window / page + lane_pages))};
+    both.pages.num_pages = {held.data(), 0, 8, 1};
+    both.pages.free_pages = {free.data(), free_count.data(), -1};
   }
 };
 

@@ -71,7 +71,7 @@ class selection {
       return {.lanes = batch,
               .indptr = offset.data(),
               .indices = ordinal.as<int>(),
-              .seen = seen.data(),
+              .entry_count = seen.data(),
               .capacity = static_cast<std::int64_t>(ordinal.size() / 4),
               .report = &report};
     }
@@ -84,7 +84,7 @@ class selection {
   [[nodiscard]] kv::lanes lanes_of(int* counts, int* positions) const {
     return {.layer_end = 1,
             .heads = lanes_,
-            .bound = entries_,
+            .capacity = entries_,
             .count = {counts, 0, 0, 1},
             .position = {positions, 0, 0, 0}};
   }

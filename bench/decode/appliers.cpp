@@ -36,7 +36,7 @@ class forward_signals {
       kv::attention_probabilities given{.base = probabilities_.data(), .layer = row * 32, .head = row, .row = row};
       given.heads = 32;
       given.rows = 1;
-      given.entries = cache.lanes.bound;
+      given.entries = cache.lanes.capacity;
       given.position = {&position};
       with(kv::signals{cache.lanes, keys, given});
     } else if constexpr (std::is_same_v<Score, kv::trim_kv>) {

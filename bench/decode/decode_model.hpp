@@ -42,17 +42,17 @@ struct decode_model {
     auto const row = static_cast<std::int64_t>(row_bytes());
     kv::plane rows{.base = k.data(),
                    .element = element,
-                   .dims = 128,
-                   .layer = 8 * row * bound,
-                   .unit = by_list ? row : 0,
-                   .token = row,
-                   .head = row * bound,
-                   .dim = kv::bytes_of(element)};
+                   .channels = 128,
+                   .layer_stride = 8 * row * bound,
+                   .unit_stride = by_list ? row : 0,
+                   .token_stride = row,
+                   .head_stride = row * bound,
+                   .channel_stride = kv::bytes_of(element)};
     kv::cache made{.shape = whole_model, .k = rows, .v = rows};
     made.v.base = v.data();
     made.where = by_list ? kv::slot_map({list.data(), 0, 8LL * bound, bound}, bound) : kv::identity_map(bound);
     made.lanes = {
-        .layer_end = 36, .heads = 8, .bound = bound, .count = {count.data(), 0, 8, 1}, .position = table(position)};
+        .layer_end = 36, .heads = 8, .capacity = bound, .count = {count.data(), 0, 8, 1}, .position = table(position)};
     if (!order.empty()) made.lanes.order = {order.data(), 0, 8, 1};
     return made;
   }

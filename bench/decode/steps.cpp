@@ -107,7 +107,7 @@ void h2o(benchmark::State& state) {
         kv::attention_probabilities given{.base = probabilities.data(), .layer = row * 32, .head = row, .row = row};
         given.heads = 32;
         given.rows = 1;
-        given.entries = cache.lanes.bound;
+        given.entries = cache.lanes.capacity;
         given.position = {newest.data()};
         with(given);
       },

@@ -25,7 +25,7 @@ struct shuffled_lanes {
     for (float& each : number) each = -random.uniform() - 0.5f;
     shuffle();
     columns[0] = {
-        {"number", kv::per::lane_entry, kv::on_move::permute, 4},
+        {"number", kv::column_extent::lane_entry, kv::on_move::permute, 4},
         {reinterpret_cast<std::byte*>(number.data()), 0, std::int64_t{32} * entries, std::int64_t{4} * entries}};
   }
   void shuffle() {
@@ -39,11 +39,11 @@ struct shuffled_lanes {
   }
   kv::cache view() {
     auto const rows = [](std::vector<int>& of) { return kv::by_lane<int>{of.data(), 0, 8LL * entries, entries}; };
-    kv::plane const plane{.element = kv::codec::bf16, .dims = 128, .unit = 256, .dim = 2};
+    kv::plane const plane{.element = kv::codec::bf16, .channels = 128, .unit_stride = 256, .channel_stride = 2};
     kv::cache made{.shape = bench::whole_model, .k = plane, .v = plane};
     made.where = kv::slot_map({list.data(), 0, 8LL * entries, entries}, entries);
     made.lanes = {
-        .layer_end = 36, .heads = 8, .bound = entries, .count = {count.data(), 0, 8, 1}, .position = rows(position)};
+        .layer_end = 36, .heads = 8, .capacity = entries, .count = {count.data(), 0, 8, 1}, .position = rows(position)};
     made.lanes.order = {order.data(), 0, 8, 1};
     return made;
   }
@@ -94,7 +94,7 @@ struct dropped_ones {
             .lists = kv::side::dropped,
             .indptr = offset.data(),
             .indices = ordinal.data(),
-            .seen = seen.data(),
+            .entry_count = seen.data(),
             .capacity = static_cast<std::int64_t>(ordinal.size()),
             .report = &report};
     bench::noise random(9);

@@ -221,10 +221,10 @@ void drop_blocks(benchmark::State& state) {
   bench::memory const k = untouched(entries), v = untouched(entries);
   for (kv::plane* const rows : {&cache.k, &cache.v}) {
     rows->base = rows == &cache.k ? k.data() : v.data();
-    rows->token = static_cast<std::int64_t>(row);
-    rows->unit = page * rows->token;
-    rows->head = entries * rows->token;
-    rows->layer = 8 * rows->head;
+    rows->token_stride = static_cast<std::int64_t>(row);
+    rows->unit_stride = page * rows->token_stride;
+    rows->head_stride = entries * rows->token_stride;
+    rows->layer_stride = 8 * rows->head_stride;
   }
   cache.where = kv::block_table({table.data(), 0, 8 * blocks, blocks}, page, blocks);
   kv::drop_blocks const how{.table = rows_of(table), .freed = {rows_of(freed), {freed_count.data(), 0, 8, 1}}};

@@ -33,17 +33,17 @@ struct slot_layer {
 
   kv::cache view() {
     kv::plane const rows{.base = reinterpret_cast<std::byte*>(k.data()),
-                         .dims = bench::dims,
-                         .unit = 4LL * bench::dims * bench::heads,
-                         .head = 4LL * bench::dims,
-                         .dim = 4};
+                         .channels = bench::dims,
+                         .unit_stride = 4LL * bench::dims * bench::heads,
+                         .head_stride = 4LL * bench::dims,
+                         .channel_stride = 4};
     kv::cache cache{.shape = {1, bench::heads * bench::group, bench::heads, bench::dims},
                     .k = rows,
                     .v = rows,
                     .where = kv::slot_map({list.data()}, bound + 1)};
     cache.v.base = reinterpret_cast<std::byte*>(v.data());
     cache.lanes = {
-        .layer_end = 1, .heads = bench::heads, .bound = bound, .count = {&count}, .position = {position.data()}};
+        .layer_end = 1, .heads = bench::heads, .capacity = bound, .count = {&count}, .position = {position.data()}};
     return cache;
   }
 
@@ -64,7 +64,7 @@ void run(benchmark::State& state, int kept, Apply const& apply, Bytes const& byt
   slot_layer layer(entries);
   kv::cache cache = layer.view();
   kv::host_executor exec(1);
-  kv::eviction const policy{.score = kv::reduce_lanes<kv::random_scores>{{}, kv::granularity::token},
+  kv::eviction const policy{.score = kv::reduce_lanes<kv::random_scores>{{}, kv::granularity::sequence},
                             .budget = kv::per_lane{kept}};
   auto held = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
@@ -151,7 +151,7 @@ void drop_blocks(benchmark::State& state) {
   bench::layer_cache layer(entries);
   kv::cache cache = layer.view();
   std::vector<int> pages(static_cast<std::size_t>(bench::heads) * static_cast<std::size_t>(entries / 16));
-  cache.k.unit = cache.v.unit = 16 * cache.k.token;
+  cache.k.unit_stride = cache.v.unit_stride = 16 * cache.k.token_stride;
   kv::by_lane<int> const table{pages.data(), 0, 0, entries / 16};
   cache.where = kv::block_table({pages.data(), 0, 0, entries / 16}, 16, entries / 16);
   kv::host_executor exec(1);

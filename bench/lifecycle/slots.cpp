@@ -36,12 +36,12 @@ class slot_cache {
     auto const plane = [&](bench::memory& of) {
       return kv::plane{.base = of.data(),
                        .element = kv::codec::bf16,
-                       .dims = 128,
-                       .layer = token * bound_ * slots_,
-                       .unit = token * bound_,
-                       .token = token,
-                       .head = row,
-                       .dim = 2};
+                       .channels = 128,
+                       .layer_stride = token * bound_ * slots_,
+                       .unit_stride = token * bound_,
+                       .token_stride = token,
+                       .head_stride = row,
+                       .channel_stride = 2};
     };
     std::int64_t const heads = model_.kv_heads;
     std::int64_t const all = heads * model_.layers;
@@ -49,7 +49,7 @@ class slot_cache {
             .lanes = {.sequences = slots_,
                       .layer_end = model_.layers,
                       .heads = model_.kv_heads,
-                      .bound = bound_,
+                      .capacity = bound_,
                       .count = {counts_.data(), all, heads, 1},
                       .position = {positions_.data(), all * bound_, heads * bound_, bound_}},
             .k = plane(k_),

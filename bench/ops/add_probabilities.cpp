@@ -31,8 +31,11 @@ struct summed {
     bench::fill_elements(data, element, 1, 3);
   }
   [[nodiscard]] kv::lanes batch() {
-    return {
-        .layer_end = 36, .heads = 8, .bound = entries, .count = {count.data(), 0, 8, 1}, .position = {ordinal.data()}};
+    return {.layer_end = 36,
+            .heads = 8,
+            .capacity = entries,
+            .count = {count.data(), 0, 8, 1},
+            .position = {ordinal.data()}};
   }
   [[nodiscard]] kv::attention_probabilities now() {
     return kv::probabilities_of(data.as<std::byte>() + at % sets * set_bytes, element, model, rows, entries,

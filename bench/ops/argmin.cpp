@@ -23,14 +23,14 @@ void argmin(benchmark::State& state, int entries, int threads) {
   kv::report report;
   kv::lanes const batch{.layer_end = 36,
                         .heads = 8,
-                        .bound = entries,
+                        .capacity = entries,
                         .count = {count.data(), 0, 8, 1},
                         .position = {position.data(), 0, 0, 0}};
   kv::keep_set const keep{.lanes = batch,
                           .lists = kv::side::dropped,
                           .indptr = offset.data(),
                           .indices = ordinal.data(),
-                          .seen = seen.data(),
+                          .entry_count = seen.data(),
                           .capacity = static_cast<std::int64_t>(floats),
                           .report = &report};
   kv::host_executor exec(threads);

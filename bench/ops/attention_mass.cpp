@@ -37,12 +37,12 @@ class observed_layer {
   }
 
   void reserve(kv::host_executor& exec) const {
-    exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(model_, entries_));
+    exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(model_, entries_));
   }
 
   void mass(kv::host_executor& exec, kv::query_view const& rows) {
-    kv::ops::attention_mass(exec, kv::keys_of(cache_), rows, {},
-                            kv::contiguous_scores(cache_.lanes, kv::granularity::lane, out_.data(), entries_));
+    kv::ops::compute_attention_mass(exec, kv::keys_of(cache_), rows, {},
+                                    kv::contiguous_scores(cache_.lanes, kv::granularity::lane, out_.data(), entries_));
   }
 
   [[nodiscard]] kv::query_view with_lse() {

@@ -28,7 +28,7 @@ struct carried {
     numbers.entry = by_token ? width * heads : width;
   }
   [[nodiscard]] kv::lanes who() {
-    return {.layer_end = layers, .heads = heads, .bound = bound, .count = {count.data(), 0, heads, 1}};
+    return {.layer_end = layers, .heads = heads, .capacity = bound, .count = {count.data(), 0, heads, 1}};
   }
   [[nodiscard]] kv::by_lane<float> table() { return {column.data(), 0, std::int64_t{heads} * bound, bound}; }
   [[nodiscard]] float* to(int lane) { return column.data() + std::int64_t{lane + 1} * bound - numbers.entries; }

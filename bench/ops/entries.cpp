@@ -20,7 +20,7 @@ struct counted {
   explicit counted(int threads)
       : exec(threads), model(entries, entries / 4), cache(model.view()), column(model.list.size()), dropped(lanes) {
     about = {kv::recorded_column{
-        .about = {"number", kv::per::lane_entry, kv::on_move::permute, 4, 0},
+        .about = {"number", kv::column_extent::lane_entry, kv::on_move::permute, 4, 0},
         .rows = {reinterpret_cast<std::byte*>(column.data()), 0, std::int64_t{32} * entries, 4LL * entries}}};
     for (int i = 0; i < lanes; ++i) dropped[static_cast<std::size_t>(i)] = 7 * i;
     for (int i = 0; i <= lanes; ++i) each_one.push_back(i);
@@ -196,7 +196,7 @@ void count_pages(benchmark::State& state) {
   counted on(static_cast<int>(state.range(0)));
   std::vector<int> count(lanes), position(entries);
   kv::lanes pages = on.cache.lanes;
-  pages.bound = entries / 16;
+  pages.capacity = entries / 16;
   pages.count = {count.data(), 0, 8, 1};
   pages.position = {position.data(), 0, 0, 0};
   compare(

@@ -16,11 +16,11 @@ kv::cache pool_of(bench::memory const& k, bench::memory const& v, kv::codec elem
   std::int64_t const row = width * dims;
   kv::plane const rows{.base = k.data(),
                        .element = element,
-                       .dims = dims,
-                       .layer = row * heads * slots,
-                       .unit = row * heads,
-                       .head = row,
-                       .dim = width};
+                       .channels = dims,
+                       .layer_stride = row * heads * slots,
+                       .unit_stride = row * heads,
+                       .head_stride = row,
+                       .channel_stride = width};
   kv::cache made{.shape = bench::whole_model, .k = rows, .v = rows};
   made.v.base = v.data();
   made.where.units = slots;
@@ -46,12 +46,12 @@ bool fills(kv::host_executor& exec, kv::cache const& in, bench::memory const& k,
   int seen = 0;
   for_each_row(in, slot, [&](std::byte const* row) {
     float const expected = seen++ < layers * heads ? -2.0f : 3.0f;  // the keys first
-    for (int d = 0; d < dims; ++d) right = right && kv::load(in.k.element, row + d * in.k.dim) == expected;
+    for (int d = 0; d < dims; ++d) right = right && kv::load(in.k.element, row + d * in.k.channel_stride) == expected;
   });
   for (std::size_t at = 0; at < k.size(); ++at) {
     if (k.data()[at] != before[at]) ++changed;
   }
-  return right && changed <= static_cast<std::size_t>(layers * heads * dims * in.k.dim);
+  return right && changed <= static_cast<std::size_t>(layers * heads * dims * in.k.channel_stride);
 }
 
 void fill_row(benchmark::State& state) {

@@ -24,7 +24,7 @@ struct folded {
   }
   [[nodiscard]] int rows() const { return lanes * static_cast<int>(width) / static_cast<int>(out.size()); }
   [[nodiscard]] kv::lanes who() {
-    return {.layer_end = 36, .heads = 8, .bound = static_cast<int>(width), .count = {count.data(), 0, 8, 1}};
+    return {.layer_end = 36, .heads = 8, .capacity = static_cast<int>(width), .count = {count.data(), 0, 8, 1}};
   }
   void next() { now = part.as<float>() + (at++ % sets) * lanes * width; }
 
@@ -80,7 +80,7 @@ void fold(benchmark::State& state) {
   int const entries = static_cast<int>(state.range(0));
   int const threads = static_cast<int>(state.range(3));
   if (!bench::has_memory(state, 8.0 * lanes * entries + static_cast<double>(bench::memory_bound_bytes()))) return;
-  folded on(entries, state.range(1) != 0 ? kv::granularity::token : kv::granularity::layer,
+  folded on(entries, state.range(1) != 0 ? kv::granularity::sequence : kv::granularity::layer,
             state.range(2) != 0 ? kv::reduction::max : kv::reduction::mean);
   kv::host_executor exec(threads);
   kv::lanes const batch = on.who();

@@ -36,7 +36,7 @@ struct lanes_of_rows {
   lanes_of_rows(int layers, int heads, int rows)
       : count(static_cast<std::size_t>(layers * heads), rows),
         out(static_cast<std::size_t>(layers * heads) * static_cast<std::size_t>(rows)) {
-    lanes = {.layer_end = layers, .heads = heads, .bound = rows, .count = {count.data(), 0, heads, 1}};
+    lanes = {.layer_end = layers, .heads = heads, .capacity = rows, .count = {count.data(), 0, heads, 1}};
     rows_out = {out.data(), 0, std::int64_t{heads} * rows, rows};
   }
   std::vector<int> count;
@@ -69,7 +69,7 @@ class write_side {
 
   [[nodiscard]] bool is_right() const {
     for (kv::lane const this_lane : {kv::lane{}, kv::lane{0, weights_.layers - 1, weights_.heads - 1}}) {
-      for (int const e : {0, among_.lanes.bound - 1}) {
+      for (int const e : {0, among_.lanes.capacity - 1}) {
         double const is = static_cast<double>(among_.rows_out.row(this_lane)[e]);
         if (!(std::abs(is - expected(this_lane, e)) < 1e-5)) return false;
       }
@@ -80,7 +80,7 @@ class write_side {
   [[nodiscard]] std::vector<float> const& fc1() const { return fc1_; }
   /// Operations of the hidden units: a multiplication and an addition are two.
   [[nodiscard]] double operations() const {
-    return 2.0 * among_.lanes.bound * columns() * hidden_units * among_.lanes.size();
+    return 2.0 * among_.lanes.capacity * columns() * hidden_units * among_.lanes.size();
   }
 
  private:
@@ -95,14 +95,14 @@ class write_side {
     for (kv::plane const* const rows : {&view_.k, &view_.v}) {
       std::byte const* const row = rows->row(this_lane.layer, view_.where.at(this_lane, e), this_lane.head);
       double sum = 0;
-      for (int d = 0; d < rows->dims; ++d) {
-        x.push_back(static_cast<double>(kv::load(rows->element, row + d * rows->dim)));
+      for (int d = 0; d < rows->channels; ++d) {
+        x.push_back(static_cast<double>(kv::load(rows->element, row + d * rows->channel_stride)));
         sum += x.back() * x.back();
       }
-      for (int d = 0; d < rows->dims; ++d) {
-        double& each = x[x.size() - static_cast<std::size_t>(rows->dims - d)];
-        each *= static_cast<double>(norm_[static_cast<std::size_t>(this_lane.layer * rows->dims + d)]) /
-                std::sqrt(sum / rows->dims + 1e-6);
+      for (int d = 0; d < rows->channels; ++d) {
+        double& each = x[x.size() - static_cast<std::size_t>(rows->channels - d)];
+        each *= static_cast<double>(norm_[static_cast<std::size_t>(this_lane.layer * rows->channels + d)]) /
+                std::sqrt(sum / rows->channels + 1e-6);
       }
     }
     std::int64_t const lane = this_lane.layer * weights_.heads + this_lane.head;
@@ -146,7 +146,7 @@ class retention_side {
 
   [[nodiscard]] bool is_right() const {
     for (kv::lane const this_lane : {kv::lane{}, kv::lane{0, weights_.layers - 1, heads - 1}}) {
-      for (int const e : {0, among_.lanes.bound - 1}) {
+      for (int const e : {0, among_.lanes.capacity - 1}) {
         double const should = expected(this_lane, e);
         double const is = static_cast<double>(among_.rows_out.row(this_lane)[e]);
         if (!(std::abs(is - should) < 1e-5 * (1 + std::abs(should)))) return false;
@@ -156,7 +156,7 @@ class retention_side {
   }
   [[nodiscard]] std::vector<float> const& fc1() const { return fc1_; }
   [[nodiscard]] double operations() const {
-    return 2.0 * among_.lanes.bound * width_ * hidden_units * among_.lanes.layers();
+    return 2.0 * among_.lanes.capacity * width_ * hidden_units * among_.lanes.layers();
   }
 
  private:

@@ -14,7 +14,7 @@ std::span<kv::recorded_column const> const no_columns{};
 class decided {
  public:
   decided(kv::host_executor& exec, kv::cache const& in, int one_in)
-      : policy_{.score = kv::random_scores{}, .budget = kv::per_lane{in.lanes.bound / one_in}},
+      : policy_{.score = kv::random_scores{}, .budget = kv::per_lane{in.lanes.capacity / one_in}},
         held_(kv::make_state(exec, policy_, in)),
         plan_(kv::make_plan(exec, policy_, in)) {
     kv::decide(exec, policy_, kv::signals{in.lanes}, held_, plan_);
@@ -29,8 +29,8 @@ class decided {
 
 /// True if the rows of a lane, in every array, are the kept ones of what was there.
 bool gathers(kv::host_executor& exec, kv::keep_set const& keep, kv::cache const& cache) {
-  auto const row = static_cast<std::size_t>(cache.k.token);
-  auto const n = static_cast<std::size_t>(cache.lanes.bound);
+  auto const row = static_cast<std::size_t>(cache.k.token_stride);
+  auto const n = static_cast<std::size_t>(cache.lanes.capacity);
   std::vector<kv::plane> planes{cache.k, cache.v};
   planes.insert(planes.end(), cache.more.begin(), cache.more.end());
   std::vector<kv::lane> const some{cache.lanes.at(0), cache.lanes.at(cache.lanes.size() - 1)};

@@ -25,8 +25,11 @@ struct scored {
     bench::noise from(3);
     for (float& each : values) each = from.uniform();
     for (int e = 0; e < entries; ++e) position[static_cast<std::size_t>(e)] = e;
-    who = {
-        .layer_end = 36, .heads = 8, .bound = entries, .count = {count.data(), 0, 8, 1}, .position = {position.data()}};
+    who = {.layer_end = 36,
+           .heads = 8,
+           .capacity = entries,
+           .count = {count.data(), 0, 8, 1},
+           .position = {position.data()}};
     exec.reserve(kv::implementation<kv::ops::pool_t, kv::host>::scratch(bench::whole_model, entries));
   }
   [[nodiscard]] kv::score_view view() {
@@ -90,7 +93,7 @@ void top_k_pooled(benchmark::State& state, Budget const& budget) {
   kv::keep_set const keep{.lanes = on.who,
                           .indptr = offset.data(),
                           .indices = ordinal.data(),
-                          .seen = seen.data(),
+                          .entry_count = seen.data(),
                           .capacity = static_cast<std::int64_t>(ordinal.size()),
                           .report = &told};
   on.exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch(bench::whole_model, entries));
@@ -128,7 +131,8 @@ struct ringed {
     bench::fill_elements(from, element, 1, 3);
     for (int e = 0; e < entries; ++e) last[static_cast<std::size_t>(e)] = e;
     for (int r = 0; r < rows; ++r) given[static_cast<std::size_t>(r)] = entries - rows + r;
-    who = {.layer_end = 36, .heads = 8, .bound = entries, .count = {count.data(), 0, 8, 1}, .position = {last.data()}};
+    who = {
+        .layer_end = 36, .heads = 8, .capacity = entries, .count = {count.data(), 0, 8, 1}, .position = {last.data()}};
   }
   [[nodiscard]] kv::query_view queries() const {
     std::int64_t const row = std::int64_t{dims} * kv::bytes_of(element);

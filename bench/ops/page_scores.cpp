@@ -55,7 +55,7 @@ class bounded_model {
 
   void score(kv::host_executor& exec) {
     kv::lanes in_pages = who();
-    in_pages.bound = pages;
+    in_pages.capacity = pages;
     kv::ops::page_scores(exec, who(), reading(), queries_.view(), kv::reduction::max,
                          kv::contiguous_scores(in_pages, kv::granularity::lane, scores_.data(), pages));
   }
@@ -88,7 +88,8 @@ class bounded_model {
  private:
   [[nodiscard]] std::size_t lanes() const { return static_cast<std::size_t>(model_.layers * model_.kv_heads); }
   [[nodiscard]] kv::lanes who() {
-    return {.layer_end = model_.layers, .heads = model_.kv_heads, .bound = entries, .count = table(counts_.data(), 1)};
+    return {
+        .layer_end = model_.layers, .heads = model_.kv_heads, .capacity = entries, .count = table(counts_.data(), 1)};
   }
   template <class T>
   [[nodiscard]] kv::by_lane<T> table(T* data, std::int64_t row) const {

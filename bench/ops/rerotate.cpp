@@ -42,15 +42,15 @@ struct turned {
     kv::cache made{.shape = bench::whole_model,
                    .k = {.base = keys.data(),
                          .element = element,
-                         .dims = dims,
-                         .layer = bytes * n * 8,
-                         .token = bytes,
-                         .head = bytes * n,
-                         .dim = width},
+                         .channels = dims,
+                         .layer_stride = bytes * n * 8,
+                         .token_stride = bytes,
+                         .head_stride = bytes * n,
+                         .channel_stride = width},
                    .where = kv::identity_map(bound)};
     made.lanes = {.layer_end = 36,
                   .heads = 8,
-                  .bound = bound,
+                  .capacity = bound,
                   .count = {count.data(), 0, 8, 1},
                   .position = {position.data(), 0, 8 * n, n}};
     return made;
@@ -122,14 +122,15 @@ bool turns(turned& on, Turn const& turn) {
     for (int e = 0; e < on.bound; e += 7) {
       auto const was = [&](int d) {
         return static_cast<double>(kv::load(
-            on.element, before.data() + static_cast<std::size_t>(side * on.bound + e) * on.row + d * on.view().k.dim));
+            on.element,
+            before.data() + static_cast<std::size_t>(side * on.bound + e) * on.row + d * on.view().k.channel_stride));
       };
       for (int pair = 0; pair < pairs; ++pair) {
         double const angle =
             (e - on.first[static_cast<std::size_t>(lane * on.bound + e)]) * std::pow(10000.0, -2.0 * pair / dims);
         double const x = was(pair) * std::cos(angle) - was(pair + pairs) * std::sin(angle);
         double const y = was(pair + pairs) * std::cos(angle) + was(pair) * std::sin(angle);
-        auto const is = [&](int d) { return kv::load(on.element, on.key(lane, e) + d * on.view().k.dim); };
+        auto const is = [&](int d) { return kv::load(on.element, on.key(lane, e) + d * on.view().k.channel_stride); };
         if (!(std::abs(is(pair) - x) <= slack && std::abs(is(pair + pairs) - y) <= slack)) return false;
       }
       if (on.position[static_cast<std::size_t>(lane * on.bound + e)] != e) return false;

@@ -46,9 +46,9 @@ struct turned {
             .rows = 1};
   }
   [[nodiscard]] kv::score_view out() {
-    return kv::contiguous_scores(cache.lanes, kv::granularity::token, scores.data(), cache.lanes.bound);
+    return kv::contiguous_scores(cache.lanes, kv::granularity::sequence, scores.data(), cache.lanes.capacity);
   }
-  [[nodiscard]] kv::token_features tokens() { return {features.data(), dims, cache.lanes.bound}; }
+  [[nodiscard]] kv::token_features tokens() { return {features.data(), dims, cache.lanes.capacity}; }
 
   kv::host_executor exec;
   bench::model_cache model;

@@ -24,7 +24,7 @@ void row_norm(benchmark::State& state) {
   for (int const lane : {0, cache.lanes.size() - 1}) {
     kv::lane const this_lane = cache.lanes.at(lane);
     auto const keys =
-        bench::decoded_rows(element, cache.k.row(this_lane.layer, {}, this_lane.head), entries, cache.k.dims);
+        bench::decoded_rows(element, cache.k.row(this_lane.layer, {}, this_lane.head), entries, cache.k.channels);
     auto const expected = bench::reference::knorm_scores(keys);
     if (!bench::close({scores.row(lane), expected.size()}, expected, 1e-5)) return state.SkipWithError("wrong result");
   }

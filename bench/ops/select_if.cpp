@@ -37,7 +37,7 @@ struct selected {
   [[nodiscard]] kv::lanes who() {
     return {.layer_end = 36,
             .heads = 8,
-            .bound = static_cast<int>(width),
+            .capacity = static_cast<int>(width),
             .count = {count.data(), 0, 8, 1},
             .position = {every.data()}};
   }
@@ -46,7 +46,7 @@ struct selected {
     return {.lanes = who(),
             .indptr = offset.data(),
             .indices = ordinal.data(),
-            .seen = seen.data(),
+            .entry_count = seen.data(),
             .capacity = static_cast<std::int64_t>(ordinal.size()),
             .report = &told};
   }

@@ -25,7 +25,7 @@ class selection {
     positions_ = bench::reference::every_ordinal(static_cast<std::size_t>(entries));
     lanes_ = {.layer_end = 1,
               .heads = lanes,
-              .bound = entries,
+              .capacity = entries,
               .count = {counts_.data(), 0, 0, 1},
               .position = {positions_.data()}};
   }
@@ -49,7 +49,7 @@ class selection {
  private:
   kv::keep_set keep() {
     return {
-        lanes_,          kv::granularity::lane, kv::unit::token, kv::side::kept,
+        lanes_,          kv::granularity::lane, kv::item::token, kv::side::kept,
         offsets_.data(), ordinals_.as<int>(),   seen_.data(),    static_cast<std::int64_t>(counts_.size()) * entries_,
         &report_};
   }

@@ -31,7 +31,7 @@ struct full_window {
     return {.lanes = on.both.window.lanes,
             .indptr = indptr.data(),
             .indices = ordinal.data(),
-            .seen = seen.data(),
+            .entry_count = seen.data(),
             .capacity = static_cast<std::int64_t>(ordinal.size()),
             .report = &told};
   }
@@ -54,7 +54,7 @@ void append_rows(benchmark::State& state) {
   auto const taken = bench::in_turn_after(
       state, [&] { full.on.empty(); },
       [&] {
-        kv::ops::append_rows(full.exec, std::span(&source, 1), full.on.both.global,
+        kv::ops::append_rows(full.exec, std::span(&source, 1), full.on.both.pages,
                              std::span<kv::recorded_column const>{}, -1, &stats);
       },
       [&] {
@@ -137,14 +137,14 @@ void release_pages(benchmark::State& state) {
     std::fill(full.on.count.begin(), full.on.count.end(), 0);
   };
   auto const taken = bench::in_turn_after(
-      state, put_back, [&] { kv::ops::release_pages(full.exec, full.on.both.global); },
+      state, put_back, [&] { kv::ops::release_pages(full.exec, full.on.both.pages); },
       [&] {
         bench::floors::touch_pass(full.exec, {{touching::read, full.on.count.data(), 4 * lanes},
                                               {touching::both, full.on.held.data(), 4 * lanes},
                                               {touching::write, full.on.free.data(), 4 * lanes * held}});
       });
   put_back();
-  kv::ops::release_pages(full.exec, full.on.both.global);
+  kv::ops::release_pages(full.exec, full.on.both.pages);
   if (full.on.free_count != lane_pages * lanes) return state.SkipWithError("wrong result");
   bench::report_share(state, taken, 0, 1);
 }
@@ -177,7 +177,7 @@ void refuse_new_tokens(benchmark::State& state) {
   full_window full(static_cast<int>(state.range(0)));
   kv::append_request const one{.tokens = 1, .position = window};
   counts(state, full, [&] {
-    kv::ops::refuse_new_tokens(full.exec, "promote", full.on.both.window.lanes, full.on.both.global.entries.lanes,
+    kv::ops::refuse_new_tokens(full.exec, "promote", full.on.both.window.lanes, full.on.both.pages.entries.lanes,
                                std::span(&one, 1));
   });
 }

@@ -31,9 +31,9 @@ class turn_of {
         freed_(list_.size()),
         position_(list_.size()),
         cache_(model_.view()) {
-    for (kv::plane* const rows : {&cache_.k, &cache_.v}) rows->unit = std::exchange(rows->token, 0);
+    for (kv::plane* const rows : {&cache_.k, &cache_.v}) rows->unit_stride = std::exchange(rows->token_stride, 0);
     cache_.where = kv::slot_map({list_.data()}, entries + 1);
-    cache_.lanes.bound = entries;
+    cache_.lanes.capacity = entries;
     cache_.lanes.count = {&count_};
     cache_.lanes.position = {position_.data()};
     reset();
@@ -55,7 +55,7 @@ class turn_of {
   void score() {
     kv::signals const given = in();
     auto const recorders = kv::recorders_of(policy_.score);
-    kv::bag const told(given, recorders, *held_);
+    kv::signal_set const told(given, recorders, *held_);
     kv::score_view const out = plan_->scores(cache_.lanes);
     std::fill_n(out.row(0), entries_, 0.0f);
     policy_.score.score(exec_, told, out);

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <numeric>
 #include <vector>
 

@@ -19,7 +19,7 @@ struct shown {
   int span_begin = 0;
   int span_end = 0;
 
-  [[nodiscard]] auto bag() const {
+  [[nodiscard]] auto signal_set() const {
     kv::turn_queries turn{rows.signal()};
     turn.span_begin = &span_begin;
     turn.span_end = &span_end;
@@ -50,9 +50,9 @@ contender contestant(std::string name, cache_options const& cache, Policy const&
           .make_state = [policy](executor& exec, kv::cache const& in) { return kv::make_state(exec, policy, in); },
           .make_plan = [policy](executor& exec, kv::cache const& in) { return kv::make_plan(exec, policy, in); },
           .observe = [policy](executor& exec, shown const& in,
-                              held_state& state) { kv::observe(exec, policy, in.bag(), state); },
+                              held_state& state) { kv::observe(exec, policy, in.signal_set(), state); },
           .decide = [policy](executor& exec, shown const& in, held_state const& state,
-                             held_plan& plan) { kv::decide(exec, policy, in.bag(), state, plan); }};
+                             held_plan& plan) { kv::decide(exec, policy, in.signal_set(), state, plan); }};
 }
 
 /// The settings that all rows share.
@@ -75,7 +75,7 @@ void add_baseline(std::vector<contender>& to, std::string const& name, contest c
                           kv::eviction{.score = score, .budget = budget}, each_forward));
   to.push_back(contestant(name, {substrate::compact, with.prefix, false, with.bound},
                           kv::eviction{.score = score, .protect = spare, .budget = budget}, each_forward));
-  kv::reduce_lanes const summed{.score_of = score, .decides = kv::granularity::token, .how = kv::reduction::sum};
+  kv::reduce_lanes const summed{.score_of = score, .decides = kv::granularity::sequence, .how = kv::reduction::sum};
   to.push_back(contestant(name, {substrate::dead_slot, with.prefix, with.allow_holes, with.bound},
                           kv::eviction{.score = summed, .protect = spare, .budget = budget}, each_forward));
 }

@@ -29,12 +29,12 @@ class token_memory {
     std::int64_t const row = std::int64_t{model_.head_dim} * 4;
     return {.base = reinterpret_cast<std::byte*>(rows_.data()),
             .element = kv::codec::f32,
-            .dims = model_.head_dim,
-            .layer = 2 * row * model_.kv_heads,
-            .unit = std::int64_t{slot_floats()} * 4,
-            .token = std::int64_t{slot_floats()} * 4,
-            .head = 2 * row,
-            .dim = 4};
+            .channels = model_.head_dim,
+            .layer_stride = 2 * row * model_.kv_heads,
+            .unit_stride = std::int64_t{slot_floats()} * 4,
+            .token_stride = std::int64_t{slot_floats()} * 4,
+            .head_stride = 2 * row,
+            .channel_stride = 4};
   }
   [[nodiscard]] kv::plane values() {
     kv::plane beside = keys();

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <map>
 #include <memory>
 #include <span>

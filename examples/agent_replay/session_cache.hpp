@@ -58,7 +58,7 @@ class session_cache {
     return {.shape = model,
             .lanes = {.layer_end = model.layers,
                       .heads = model.kv_heads,
-                      .bound = how_.bound,
+                      .capacity = how_.bound,
                       .count = {count_.data(), 0, layer, head},
                       .position = {position_.data(), 0, layer * how_.bound, head * how_.bound},
                       .in_flight = &in_flight_},
@@ -225,8 +225,8 @@ class session_cache {
   void redirect(executor& exec, held_plan const& decided, kv::cache& seen, held_state& state) {
     int const prefix = std::min(how_.prefix, length_);
     kv::dead_slot<> how = redirecting();
-    how.prefix = {&prefix};
-    how.locked = {&tree_length_};
+    how.protected_prefix = {&prefix};
+    how.locked_prefix = {&tree_length_};
     kv::apply(exec, how, decided, seen, state);
     for (int i = 0; i < freed_count_; ++i) in_->slots.give(freed_[at(i)]);
   }

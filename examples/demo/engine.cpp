@@ -27,7 +27,7 @@ int lanes_of(model_files const& files) {
 
 /// Copies the rows of every entry; both caches hold the same entries.
 void copy_rows(kv::cache const& from, kv::cache const& to) {
-  auto const row_bytes = static_cast<std::size_t>(from.k.dims) * sizeof(float);
+  auto const row_bytes = static_cast<std::size_t>(from.k.channels) * sizeof(float);
   for (int i = 0; i < from.lanes.size(); ++i) {
     kv::lane const lane = from.lanes.at(i);
     for (int e = 0; e < from.lanes.committed(lane); ++e) {

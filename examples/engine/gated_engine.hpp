@@ -25,39 +25,42 @@ class gated_engine : public engine {
   [[nodiscard]] kv::dual_cache view() {
     kv::shape const shape{layers, query_heads, kv_heads, head_dim};
     std::int64_t const row = 4LL * head_dim;  // strides are in bytes
-    kv::plane pages{
-        .base = reinterpret_cast<std::byte*>(k.data()), .dims = head_dim, .unit = page * row, .token = row, .dim = 4};
+    kv::plane pages{.base = reinterpret_cast<std::byte*>(k.data()),
+                    .channels = head_dim,
+                    .unit_stride = page * row,
+                    .token_stride = row,
+                    .channel_stride = 4};
     kv::plane ring{.base = pages.base,
-                   .dims = head_dim,
-                   .layer = kv_heads * window_ * row,
-                   .token = row,
-                   .head = window_ * row,
-                   .dim = 4};
+                   .channels = head_dim,
+                   .layer_stride = kv_heads * window_ * row,
+                   .token_stride = row,
+                   .head_stride = window_ * row,
+                   .channel_stride = 4};
     kv::dual_cache both;
     both.window = {.shape = shape,
                    .lanes = {.layer_end = layers,
                              .heads = kv_heads,
-                             .bound = window_,
+                             .capacity = window_,
                              .count = {window_count.data(), 1},
                              .position = {window_positions.data(), window_}},
                    .k = ring,
                    .v = ring,
                    .where = {kv::locating::ring, {oldest.data(), 1}, window_, 1}};
     both.oldest = {oldest.data(), 1};
-    both.global.entries = {
+    both.pages.entries = {
         .shape = shape,
         .lanes = {.layer_end = layers,
                   .heads = kv_heads,
-                  .bound = capacity - window_,
+                  .capacity = capacity - window_,
                   .count = {counts.data(), lanes, kv_heads, 1},
                   .position = {positions.data(), lanes * capacity, kv_heads * capacity, capacity}},
         .k = pages,
         .v = pages,
         .where = kv::block_table({table.data(), 0, kv_heads * pages_of_lane, pages_of_lane}, page, sentinel + 1)};
-    both.global.table = {table.data(), 0, kv_heads * pages_of_lane, pages_of_lane};
-    both.global.num_pages = {num_pages.data(), 0, kv_heads, 1};
-    both.global.pages = {free.data(), free_count.data(), sentinel};
-    both.window.v.base = both.global.entries.v.base = reinterpret_cast<std::byte*>(v.data());
+    both.pages.table = {table.data(), 0, kv_heads * pages_of_lane, pages_of_lane};
+    both.pages.num_pages = {num_pages.data(), 0, kv_heads, 1};
+    both.pages.free_pages = {free.data(), free_count.data(), sentinel};
+    both.window.v.base = both.pages.entries.v.base = reinterpret_cast<std::byte*>(v.data());
     return both;
   }
 
@@ -66,7 +69,7 @@ class gated_engine : public engine {
     kv::dual_cache const both = view();
     kv::lane const lane{sequence, layer, kv_head};
     std::vector<cached_entry> all;
-    for (kv::cache const& part : {both.global.entries, both.window}) {
+    for (kv::cache const& part : {both.pages.entries, both.window}) {
       for (int i = 0; i < *part.lanes.count.row(lane); ++i) {
         kv::place const at = part.where.at(lane, i);
         all.push_back({part.lanes.position.row(lane)[i], reinterpret_cast<float*>(part.k.row(layer, at, kv_head)),

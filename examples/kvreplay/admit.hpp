@@ -188,7 +188,7 @@ class admission_replay {
     found_.promoted->promoted += stats.promoted;
     found_.promoted->over_cap += stats.over_cap;
     found_.promoted->pages += stats.pages;
-    kv::cache const& pages = both_.global.entries;
+    kv::cache const& pages = both_.pages.entries;
     for (int i = 0; i < memory_.lanes(); ++i) {
       kv::lane const this_lane = pages.lanes.at(i);
       std::vector<int>& kept = admitted_[size(i)];

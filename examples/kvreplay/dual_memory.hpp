@@ -48,16 +48,16 @@ class dual_memory {
                    .v = ring_plane(ring_rows_.values(), 1),
                    .where = {kv::locating::ring, {&oldest_, 1, 0, 0}, ring_, 1}};
     kv::by_lane<int> const table{table_.data(), 0, heads * row_pages_, row_pages_};
-    both.global = {.entries = {.shape = model_,
-                               .lanes = lanes_of({count_.data(), 0, heads, 1},
-                                                 {position_.get(), 0, heads * bound_, bound_}, bound_),
-                               .k = pool_plane(pool_rows_.keys(), name_bytes, page_),
-                               .v = pool_plane(pool_rows_.values(), 1, page_),
-                               .where = kv::block_table({table.data, 0, table.layer, table.head}, page_,
-                                                        std::int64_t{sentinel_} + 1)},
-                   .table = table,
-                   .num_pages = {held_.data(), 0, heads, 1},
-                   .pages = {free_.data(), &free_count_, sentinel_}};
+    both.pages = {.entries = {.shape = model_,
+                              .lanes = lanes_of({count_.data(), 0, heads, 1},
+                                                {position_.get(), 0, heads * bound_, bound_}, bound_),
+                              .k = pool_plane(pool_rows_.keys(), name_bytes, page_),
+                              .v = pool_plane(pool_rows_.values(), 1, page_),
+                              .where = kv::block_table({table.data, 0, table.layer, table.head}, page_,
+                                                       std::int64_t{sentinel_} + 1)},
+                  .table = table,
+                  .num_pages = {held_.data(), 0, heads, 1},
+                  .free_pages = {free_.data(), &free_count_, sentinel_}};
     return both;
   }
 
@@ -116,21 +116,22 @@ class dual_memory {
 
   [[nodiscard]] kv::plane ring_plane(std::byte* base, std::int64_t width) const {
     kv::plane made = pool_plane(base, width, ring_);
-    made.head = made.unit;
-    made.layer = made.head * model_.kv_heads;
-    made.unit = made.layer * model_.layers;
+    made.head_stride = made.unit_stride;
+    made.layer_stride = made.head_stride * model_.kv_heads;
+    made.unit_stride = made.layer_stride * model_.layers;
     return made;
   }
   [[nodiscard]] static kv::plane pool_plane(std::byte* base, std::int64_t width, int tokens) {
     return {.base = base,
             .element = kv::codec::opaque,
-            .dims = static_cast<int>(width),
-            .unit = width * tokens,
-            .token = width,
-            .dim = 1};
+            .channels = static_cast<int>(width),
+            .unit_stride = width * tokens,
+            .token_stride = width,
+            .channel_stride = 1};
   }
   [[nodiscard]] kv::lanes lanes_of(kv::by_lane<int> count, kv::by_lane<int> position, int bound) const {
-    return {.layer_end = model_.layers, .heads = model_.kv_heads, .bound = bound, .count = count, .position = position};
+    return {
+        .layer_end = model_.layers, .heads = model_.kv_heads, .capacity = bound, .count = count, .position = position};
   }
 
   trace& trace_;

@@ -106,7 +106,7 @@ class grouped_replay {
 
   /// The model's segment of a group's segment.
   [[nodiscard]] std::size_t segment_of(std::size_t g, std::size_t s) const {
-    if (merged_.decides == kv::granularity::token) return g;
+    if (merged_.decides == kv::granularity::sequence) return g;
     std::size_t const heads = merged_.decides == kv::granularity::lane ? size(model_.kv_heads) : 1;
     return size(parts_[g].layers[s / heads]) * heads + s % heads;
   }

@@ -95,7 +95,7 @@ class journal {
                                                           : 1;
     int const pool = std::max(1, keep.segments() / pools);
     for (int i = s / pool * pool; i < (s / pool + 1) * pool; ++i) {
-      if (std::ssize(keep.listed(i)) < keep.seen[i]) return false;
+      if (std::ssize(keep.listed(i)) < keep.entry_count[i]) return false;
     }
     return true;
   }
@@ -112,7 +112,7 @@ class journal {
       for (int const each : entry) to[each] = lowest;
       return false;
     }
-    for (int e = 0; e < keep.seen[s]; ++e) {
+    for (int e = 0; e < keep.entry_count[s]; ++e) {
       bool const is_ordinal = by_recency_ && std::isfinite(from[e]);  // then of the trace, not of what was left
       to[entry[size(e)]] = is_ordinal ? static_cast<float>(entry[size(e)]) : from[e];
     }
@@ -122,7 +122,7 @@ class journal {
       ++unranked;
     }
     if (how_ != mode::prefill) each_dropped(keep, s, [&](int e) { dropped_[size(segment)].push_back(entry[size(e)]); });
-    return unranked < keep.seen[s];
+    return unranked < keep.entry_count[s];
   }
 
   template <class Visit>
@@ -132,7 +132,7 @@ class journal {
       for (; e < kept; ++e) visit(e);
       ++e;
     }
-    for (; e < keep.seen[s]; ++e) visit(e);
+    for (; e < keep.entry_count[s]; ++e) visit(e);
   }
 
   /// Removes the entries that the plan drops, and records them as events of a step.

@@ -39,7 +39,7 @@ class memory {
     kv::cache made{.shape = trace_.shape(),
                    .lanes = {.layer_end = trace_.shape().layers,
                              .heads = trace_.shape().kv_heads,
-                             .bound = trace_.entries(),
+                             .capacity = trace_.entries(),
                              .count = {count_.data(), 0, layer_rows(), head_rows()},
                              .position = {position_.data(), 0, entries * layer_rows(), entries * head_rows()}},
                    .k = k_,
@@ -48,7 +48,7 @@ class memory {
                    .logits = trace_.logits()};
     if (!listed()) return made;
     made.where = kv::slot_map({list_.data(), 0, entries * layer_rows(), entries * head_rows()}, entries);
-    for (kv::plane* const rows : {&made.k, &made.v}) rows->unit = std::exchange(rows->token, 0);
+    for (kv::plane* const rows : {&made.k, &made.v}) rows->unit_stride = std::exchange(rows->token_stride, 0);
     if (shared()) ++made.where.units;
     if (shared()) name_only(made);
     return made;
@@ -58,8 +58,8 @@ class memory {
   [[nodiscard]] kv::cache view_of_layer(int layer) {
     kv::cache made = view();
     made.shape.layers = made.lanes.layer_end = 1;
-    made.k.base += layer * made.k.layer;
-    made.v.base += layer * made.v.layer;
+    made.k.base += layer * made.k.layer_stride;
+    made.v.base += layer * made.v.layer_stride;
     if (made.logits.sinks.data != nullptr) made.logits.sinks.data += layer * made.logits.sinks.layer;
     made.lanes.count.data += layer * made.lanes.count.layer;
     made.lanes.position.data += layer * made.lanes.position.layer;
@@ -69,7 +69,7 @@ class memory {
   /// Keys or values by ordinal, as a signal.
   [[nodiscard]] kv::row_view rows(bool keys) {
     kv::plane rows = keys ? k_ : v_;
-    if (listed()) rows.unit = std::exchange(rows.token, 0);
+    if (listed()) rows.unit_stride = std::exchange(rows.token_stride, 0);
     return {rows, view().where};
   }
 
@@ -145,14 +145,14 @@ class memory {
   /// Makes the planes. If the trace has no rows, they point to unused bytes.
   void make_planes() {
     auto const plane_of = [&](array const& from, int dims) {
-      if (!from) return kv::plane{.element = kv::codec::opaque, .dims = 1};
+      if (!from) return kv::plane{.element = kv::codec::opaque, .channels = 1};
       return kv::plane{.base = from.data,
                        .element = from.element,
-                       .dims = dims,
-                       .layer = from.stride(0),
-                       .token = from.stride(2),
-                       .head = from.stride(1),
-                       .dim = kv::bytes_of(from.element)};
+                       .channels = dims,
+                       .layer_stride = from.stride(0),
+                       .token_stride = from.stride(2),
+                       .head_stride = from.stride(1),
+                       .channel_stride = kv::bytes_of(from.element)};
     };
     k_ = plane_of(trace_.keys, trace_.shape().head_dim);
     v_ = plane_of(trace_.values, trace_.value_dim());
@@ -160,10 +160,10 @@ class memory {
       if (rows->base != nullptr) continue;
       std::vector<std::byte>& made = nothing_.emplace_back(size(std::int64_t{lanes_} * trace_.entries()));
       rows->base = made.data();
-      rows->token = 1;
-      rows->dim = 1;
-      rows->head = trace_.entries();
-      rows->layer = std::int64_t{trace_.entries()} * trace_.shape().kv_heads;
+      rows->token_stride = 1;
+      rows->channel_stride = 1;
+      rows->head_stride = trace_.entries();
+      rows->layer_stride = std::int64_t{trace_.entries()} * trace_.shape().kv_heads;
     }
   }
 
@@ -191,13 +191,13 @@ class memory {
     static std::byte* bases[2] = {&nothing[0], &nothing[1]};
     for (int i = 0; i < 2; ++i) {
       kv::plane& rows = i == 0 ? of.k : of.v;
-      std::int64_t const row = 2 * std::int64_t{rows.dims} * kv::bytes_of(rows.element);
+      std::int64_t const row = 2 * std::int64_t{rows.channels} * kv::bytes_of(rows.element);
       rows = {.element = rows.element,
-              .dims = rows.dims,
-              .layer = row * of.where.units * of.shape.kv_heads,
-              .unit = row,
-              .head = row * of.where.units,
-              .dim = kv::bytes_of(rows.element),
+              .channels = rows.channels,
+              .layer_stride = row * of.where.units * of.shape.kv_heads,
+              .unit_stride = row,
+              .head_stride = row * of.where.units,
+              .channel_stride = kv::bytes_of(rows.element),
               .bases = {&bases[i]}};
     }
   }
@@ -205,7 +205,7 @@ class memory {
   static void copy_row(kv::plane const& rows, kv::lane this_lane, int from, int to) {
     std::memcpy(rows.row(this_lane.layer, {0, to}, this_lane.head),
                 rows.row(this_lane.layer, {0, from}, this_lane.head),
-                size(std::int64_t{rows.dims} * kv::bytes_of(rows.element)));
+                size(std::int64_t{rows.channels} * kv::bytes_of(rows.element)));
   }
 
   static constexpr int page_tokens = 16;  ///< the page size of the layout lane_pages

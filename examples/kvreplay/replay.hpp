@@ -100,7 +100,7 @@ class replay {
   /// The rows of one lane that are left, in order, for layouts that make them adjacent.
   [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane this_lane) const {
     kv::plane const& rows = memory_.plane(keys);
-    return {rows.row(this_lane.layer, {}, this_lane.head), size(memory_.count(this_lane) * rows.token)};
+    return {rows.row(this_lane.layer, {}, this_lane.head), size(memory_.count(this_lane) * rows.token_stride)};
   }
 
  private:
@@ -114,9 +114,9 @@ class replay {
   /// How many layers decide in one call. Layers that decide separately do so a few at a time, enough for every thread.
   [[nodiscard]] int layers_at_once() const {
     kv::shape const& model = trace_.shape();
-    bool const pools_all = policy_.scope() == kv::budget_scope::global;
+    bool const pools_all = policy_.scope() == kv::budget_scope::sequence;
     bool const together = pools_all || policy_.budget.compares_layers();
-    if (policy_.decides() == kv::granularity::token || together) return model.layers;
+    if (policy_.decides() == kv::granularity::sequence || together) return model.layers;
     int const lanes = policy_.decides() == kv::granularity::lane ? model.kv_heads : 1;
     return std::clamp((4 * with_.threads + lanes - 1) / lanes, 1, model.layers);
   }
@@ -270,7 +270,7 @@ class replay {
     }
     made.indptr = layer_offset_.data();
     made.indices = layer_ordinal_.data();
-    made.seen = layer_seen_.data();
+    made.entry_count = layer_seen_.data();
     made.capacity = std::ssize(layer_ordinal_);
     return made;
   }

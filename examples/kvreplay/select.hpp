@@ -76,27 +76,27 @@ class selection_replay {
                    .lanes = {.layer_begin = begin,
                              .layer_end = end,
                              .heads = trace_.shape().kv_heads,
-                             .bound = entries_,
+                             .capacity = entries_,
                              .count = {&entries_, 0, 0, 0},
                              .position = {trace_.positions.data(), 0, 0, 0}},
                    .where = kv::identity_map(entries_)};
     made.k = made.v = {.element = kv::codec::opaque,
-                       .dims = 1,
-                       .layer = entries * heads,
-                       .unit = entries * heads * trace_.shape().layers,
-                       .token = 1,
-                       .head = entries,
-                       .dim = 1,
+                       .channels = 1,
+                       .layer_stride = entries * heads,
+                       .unit_stride = entries * heads * trace_.shape().layers,
+                       .token_stride = 1,
+                       .head_stride = entries,
+                       .channel_stride = 1,
                        .bases = {&nothing_}};
     if (!keys) return made;
     made.k = {.base = keys.data,
               .element = keys.element,
-              .dims = trace_.shape().head_dim,
-              .layer = keys.stride(0),
-              .unit = keys.stride(0) * trace_.shape().layers,
-              .token = keys.stride(2),
-              .head = keys.stride(1),
-              .dim = kv::bytes_of(keys.element)};
+              .channels = trace_.shape().head_dim,
+              .layer_stride = keys.stride(0),
+              .unit_stride = keys.stride(0) * trace_.shape().layers,
+              .token_stride = keys.stride(2),
+              .head_stride = keys.stride(1),
+              .channel_stride = kv::bytes_of(keys.element)};
     return made;
   }
 
@@ -117,7 +117,7 @@ class selection_replay {
   /// Records the pages of one lane, their entries, and the scores of the pages that competed, which excludes the last.
   void note(kv::selection_plan<executor> const& plan, int s, int segment) {
     std::span<int const> const chosen = plan.keep().listed(s);
-    int const pages = plan.keep().seen[s];
+    int const pages = plan.keep().entry_count[s];
     std::vector<int>& entry = lists_.emplace_back();
     for (int const page : chosen) {
       int const last =

@@ -26,9 +26,9 @@ class offers {
   /// forward, or those of a turn's span.
   void look_at(kv::state<executor> const& state) {
     for (kv::recorded_column const& each : state.columns()) {
-      if (each.about.one == kv::per::window_row) window_ = std::max(window_, each.about.units);
+      if (each.about.extent == kv::column_extent::window_row) window_ = std::max(window_, each.about.units);
       if (each.about.name == std::string("attention_mass")) every_row_ = true;
-      if (each.about.one == kv::per::session) span_ = true;
+      if (each.about.extent == kv::column_extent::session) span_ = true;
     }
   }
 

@@ -157,7 +157,7 @@ class context {
     for (int layer = 0; keeps_keys() && layer < shape_.layers; ++layer) {
       kv::place const source{from, 0}, target{to, 0};
       std::memcpy(kept_keys_.row(layer, target, 0), kept_keys_.row(layer, source, 0),
-                  static_cast<std::size_t>(kept_keys_.unit));
+                  static_cast<std::size_t>(kept_keys_.unit_stride));
     }
     for (layer_tensors const& layer : watch_.layers()) {
       detail::copy_row(*layer.k, from, to);
@@ -270,12 +270,12 @@ class context {
     key_rows_.resize(static_cast<std::size_t>(row * shape_.layers * cells_));
     kept_keys_ = {.base = reinterpret_cast<std::byte*>(key_rows_.data()),
                   .element = kv::codec::f32,
-                  .dims = shape_.head_dim,
-                  .layer = cells_ * row * 4,
-                  .unit = row * 4,
-                  .token = row * 4,
-                  .head = std::int64_t{shape_.head_dim} * 4,
-                  .dim = 4};
+                  .channels = shape_.head_dim,
+                  .layer_stride = cells_ * row * 4,
+                  .unit_stride = row * 4,
+                  .token_stride = row * 4,
+                  .head_stride = std::int64_t{shape_.head_dim} * 4,
+                  .channel_stride = 4};
     watch_.copy_keys(key_rows_.data(), cells_);
   }
 

@@ -58,8 +58,8 @@ class random_rows {
       kv::lane const lane = cache.lanes.at(i);
       for (int entry = 0; entry < *cache.lanes.count.row(lane); ++entry) {
         kv::place const place = cache.where.at(lane, entry);
-        copy(cache.k.row(lane.layer, place, lane.head), cache.k.dims);
-        copy(cache.v.row(lane.layer, place, lane.head), cache.v.dims);
+        copy(cache.k.row(lane.layer, place, lane.head), cache.k.channels);
+        copy(cache.v.row(lane.layer, place, lane.head), cache.v.channels);
       }
     }
   }

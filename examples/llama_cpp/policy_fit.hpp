@@ -31,7 +31,7 @@ template <class Score, class Protect, class Pick>
   kv::expects(from.cap < 0, "by_token", "admission.cap", from.cap, "lanes that admit together have no cap");
   using kept = kv::either<Protect, kv::recent>;
   return kv::eviction<kv::reduce_lanes<Score>, kept, kv::unlimited, Pick>{
-      .score = {from.score, kv::granularity::token, how},
+      .score = {from.score, kv::granularity::sequence, how},
       .protect = kept{from.protect, kv::recent{from.window - 1}},
       .budget = {},
       .pick = from.pick};
@@ -70,7 +70,7 @@ void check_pick(Policy const& policy) {
          "lowest_one lists the entry that is dropped, and llama.cpp's cells are freed by moving those that are kept: "
          "without it the budget alone decides");
   refuse(
-      kv::detail::resolve(policy).by_threshold && decides_of(policy) != kv::granularity::token,
+      kv::detail::resolve(policy).by_threshold && decides_of(policy) != kv::granularity::sequence,
       "lanes that each keep what reaches a threshold keep different numbers of entries, and lanes of llama.cpp share "
       "their cells: an admission goes through by_token");
 }
@@ -84,7 +84,7 @@ void check_shares(Policy const& policy, kv::shape const& model, std::int64_t ent
   };
   constexpr auto rule = "lanes of llama.cpp share their cells, so that all of them keep equally many entries";
   auto const limit = kv::detail::resolve(policy).limit(model, entry_bytes);
-  if (decides_of(policy) == kv::granularity::token) return;
+  if (decides_of(policy) == kv::granularity::sequence) return;
   if (kv::detail::compares_layers(limit)) refuse("different for each layer", rule);
   using limit_type = std::remove_const_t<decltype(limit)>;
   if constexpr (kv::detail::allots<limit_type> && !kv::detail::may_allot<limit_type>) return;

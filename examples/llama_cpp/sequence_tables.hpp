@@ -42,7 +42,7 @@ class sequence_tables {
             .layer_begin = 0,
             .layer_end = model_.layers,
             .heads = model_.kv_heads,
-            .bound = bound_,
+            .capacity = bound_,
             .count = {counts_.data(), each, model_.kv_heads, 1},
             .position = {positions_.data(), each * bound_, std::int64_t{model_.kv_heads} * bound_, bound_}};
   }

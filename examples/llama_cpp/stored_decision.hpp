@@ -18,7 +18,7 @@ class stored_decision {
       : of_(from),
         indptr_(from.indptr, from.indptr + from.segments() + 1),
         indices_(from.indices, from.indices + indptr_.back()),
-        seen_(from.seen, from.seen + from.segments()),
+        seen_(from.entry_count, from.entry_count + from.segments()),
         epoch_(from.epoch, from.epoch + (from.epoch != nullptr ? from.lanes.sequences * from.lanes.layers() : 0)),
         report_(*from.report) {}
 
@@ -29,7 +29,7 @@ class stored_decision {
     made.epochs = epoch_.empty() ? kv::by_lane<std::uint64_t>{} : epochs;
     std::copy(indptr_.begin(), indptr_.end(), made.indptr);
     std::copy(indices_.begin(), indices_.end(), made.indices);
-    std::copy(seen_.begin(), seen_.end(), made.seen);
+    std::copy(seen_.begin(), seen_.end(), made.entry_count);
     std::copy(epoch_.begin(), epoch_.end(), made.epoch);
     *made.report = report_;
     into.publish(made);

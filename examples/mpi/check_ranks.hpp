@@ -63,7 +63,7 @@ void check_ranks(Executor& exec, Policy const& policy, kvpolicy::cache const& in
                         {"shape.kv_heads", in.shape.kv_heads, heads},
                         {"shape.head_dim", in.shape.head_dim, model},
                         {"lanes.sequences", in.lanes.sequences, batch},
-                        {"lanes.bound", in.lanes.bound, batch},
+                        {"lanes.capacity", in.lanes.capacity, batch},
                         {"policy", text, "all ranks decide by one policy", false}});
 }
 

@@ -126,7 +126,7 @@ int run() {
     auto const intent_kv = kv::policies::intent_kv({.budget = 48, .score = {.prefix = 4, .normalize_encoding = true}});
     differ += compare(all, alone, intent_kv);
     // The same for a scorer of lanes, whose scores reduce_lanes sums over all heads of all ranks.
-    kv::eviction const knorm{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::token},
+    kv::eviction const knorm{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::sequence},
                              .protect = kv::sinks{4} | kv::recent{8},
                              .budget = kv::per_lane{40}};
     differ += compare(all, alone, knorm);

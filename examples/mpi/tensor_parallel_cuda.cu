@@ -40,7 +40,7 @@ auto* address_of(Vector& of) {
 /// The tokens that are kept of a cache of these heads, whose memory is that of `Vector`.
 template <template <class...> class Vector, class Executor>
 std::vector<int> keep(Executor& exec, int first, int heads) {
-  kv::eviction const policy{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::token},
+  kv::eviction const policy{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::sequence},
                             .protect = kv::sinks{4},
                             .budget = kv::per_lane{64}};
   std::vector<float> const keys = keys_of_heads(first, heads);

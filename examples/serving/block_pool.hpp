@@ -116,12 +116,12 @@ class block_pool {
     std::int64_t const row = std::int64_t{model_.head_dim} * 4;
     return {.base = reinterpret_cast<std::byte*>(memory_.data()) + part * block_tokens * row,
             .element = kv::codec::f32,
-            .dims = model_.head_dim,
-            .layer = 2 * block_tokens * row * model_.kv_heads,
-            .unit = block_bytes(),
-            .token = row,
-            .head = 2 * block_tokens * row,
-            .dim = 4};
+            .channels = model_.head_dim,
+            .layer_stride = 2 * block_tokens * row * model_.kv_heads,
+            .unit_stride = block_bytes(),
+            .token_stride = row,
+            .head_stride = 2 * block_tokens * row,
+            .channel_stride = 4};
   }
 
   void expect_allocated(char const* call, int block) const {

@@ -117,7 +117,7 @@ class slot_tables {
                   .layer_begin = 0,
                   .layer_end = model.layers,
                   .heads = heads,
-                  .bound = bound,
+                  .capacity = bound,
                   .count = {count_.data() + std::ptrdiff_t{unit} * lanes(), std::int64_t{step} * lanes(), heads, 1},
                   .position = {position_.data() + std::ptrdiff_t{unit} * unit_tokens(),
                                std::int64_t{step} * unit_tokens(), heads * row, row},

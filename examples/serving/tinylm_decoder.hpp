@@ -105,7 +105,7 @@ class tinylm_decoder final : public decoder {
     kv::lanes const batch{.layer_begin = rows.layer,
                           .layer_end = rows.layer + 1,
                           .heads = heads,
-                          .bound = tokens_,
+                          .capacity = tokens_,
                           .count = {&count, 0, 0, 0}};
     kv::ops::retention_gates(gate_exec_, batch, rows.normed, gate_->weights(),
                              kv::by_lane<float>{log_betas_.data(), 0, std::int64_t{heads} * tokens_, tokens_});

@@ -70,7 +70,7 @@ class lane_attention {
     if (rows.bases.data == nullptr) return std::min(call_.entries.where.unit_tokens, seen_ - at);
     int run = 1;
     std::byte const* const begin = row_of(rows, at);
-    while (at + run < seen_ && row_of(rows, at + run) == begin + run * rows.token) ++run;
+    while (at + run < seen_ && row_of(rows, at + run) == begin + run * rows.token_stride) ++run;
     return run;
   }
 
@@ -80,7 +80,7 @@ class lane_attention {
     for (int at = 0, run = 0; at < seen_; at += run) {
       run = run_of(rows, at);
       auto const* const begin = reinterpret_cast<float const*>(row_of(rows, at));
-      visit(at, const_matrix(begin, run, dims_, Eigen::OuterStride<>(rows.token / 4)));
+      visit(at, const_matrix(begin, run, dims_, Eigen::OuterStride<>(rows.token_stride / 4)));
     }
   }
 

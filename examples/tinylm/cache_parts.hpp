@@ -38,7 +38,7 @@ class admitting_cache {
   [[nodiscard]] dual_memory const& memory() const { return memory_; }
   [[nodiscard]] std::vector<kv::lanes> lanes() {
     kv::dual_cache const both = memory_.view();
-    return {both.global.entries.lanes, both.window.lanes};
+    return {both.pages.entries.lanes, both.window.lanes};
   }
   /// The mask of a chunk: a row sees an entry before the window only if it was admitted.
   [[nodiscard]] std::optional<vertical_slash> mask(row_list const& of) const { return of.mask(policy_.admit.window); }
@@ -47,14 +47,14 @@ class admitting_cache {
   void list(row_list& to) {
     kv::dual_cache const both = memory_.view();
     if (*both.window.lanes.count.row({}) > 0) {
-      kv::decide(*exec_, admit(), kv::signals{both.window.lanes}, held_.window, plans_.exits->decided);
+      kv::decide(*exec_, admit(), kv::signals{both.window.lanes}, held_.window, plans_.admission->decided);
     }
     for (int i = 0; i < both.window.lanes.size(); ++i) {
       kv::lane const this_lane = both.window.lanes.at(i);
       to.clear(this_lane);
-      to.add(both.global.entries, this_lane);
+      to.add(both.pages.entries, this_lane);
       to.add(both.window, this_lane, false);
-      if (*both.window.lanes.count.row(this_lane) > 0) mark(to, plans_.exits->decided.keep(), i);
+      if (*both.window.lanes.count.row(this_lane) > 0) mark(to, plans_.admission->decided.keep(), i);
     }
   }
 
@@ -77,9 +77,9 @@ class admitting_cache {
     kv::observe(*exec_, admit(), told, chunk_->of);
     kv::decide(*exec_, admit(), told, chunk_->of, chunk_->decided);
     kv::ingest(*exec_, admit(), kv::signals{both.window.lanes}, fresh.view(), chunk_->of, chunk_->decided, both, held_,
-               *plans_.exits);
-    kv::maintain(*exec_, policy_, kv::signals{both.window.lanes}, both.global.entries, held_.global, plans_);
-    kv::ops::release_pages(*exec_, both.global);
+               *plans_.admission);
+    kv::maintain(*exec_, policy_, kv::signals{both.window.lanes}, both.pages.entries, held_.pages, plans_);
+    kv::ops::release_pages(*exec_, both.pages);
     examples::settle(*exec_);
   }
 
@@ -97,11 +97,11 @@ class admitting_cache {
   }
   void select(kv::queries const& rows, int layer, row_list& to) {
     kv::dual_cache const both = memory_.view();
-    kv::lanes const batch = both.global.entries.lanes.layers_only(layer, layer + 1);
-    kv::select_pages(*exec_, policy_, kv::signals{batch, rows}, held_.global, plans_);
+    kv::lanes const batch = both.pages.entries.lanes.layers_only(layer, layer + 1);
+    kv::select_pages(*exec_, policy_, kv::signals{batch, rows}, held_.pages, plans_);
     for (int i = 0; i < batch.size(); ++i) {
       to.clear(batch.at(i));
-      add_pages(to, both.global.entries, plans_.selecting->keep(), i, policy_.select.score.page);
+      add_pages(to, both.pages.entries, plans_.selection->keep(), i, policy_.select.score.page);
       to.add(both.window, batch.at(i));
     }
   }
@@ -168,7 +168,7 @@ class plain_cache {
   template <class Forward>
   void step(kv::append_request const& new_tokens, Forward const& forward) {
     memory_.reserve(new_tokens.tokens);
-    kv::paged_lanes const all = memory_.view().global;
+    kv::paged_lanes const all = memory_.view().pages;
     kv::cache entries = all.entries;
     kv::step(*exec_, policy_, kv::signals{entries.lanes}, entries, held_, plans_, new_tokens, forward);
     kv::ops::release_pages(*exec_, all);
@@ -183,18 +183,18 @@ class plain_cache {
     kv::select_pages(*exec_, policy_, kv::signals{batch, rows}, held_, plans_);
     for (int i = 0; i < batch.size(); ++i) {
       to.clear(batch.at(i));
-      add_pages(to, all, plans_.selecting->keep(), i, policy_.select.score.page);
+      add_pages(to, all, plans_.selection->keep(), i, policy_.select.score.page);
     }
   }
 
  private:
-  [[nodiscard]] kv::cache entries() { return memory_.view().global.entries; }
+  [[nodiscard]] kv::cache entries() { return memory_.view().pages.entries; }
 
   /// Copies all rows of `from` to the end of a lane.
   static void copy_rows(kv::cache const& from, kv::cache const& to, kv::lane this_lane) {
     int const tokens = *from.lanes.count.row(this_lane);
     int const first = *to.lanes.count.row(this_lane) - tokens;
-    auto const bytes = static_cast<std::size_t>(from.k.dims) * sizeof(float);
+    auto const bytes = static_cast<std::size_t>(from.k.channels) * sizeof(float);
     for (int e = 0; e < tokens; ++e) {
       kv::place const source = from.where.at(this_lane, e);
       kv::place const target = to.where.at(this_lane, first + e);

@@ -15,7 +15,7 @@ class dual_memory {
   static constexpr int page_tokens = kv_pool::page_tokens;
 
   /// - in: `window`, the number of recent tokens that every lane sees whatever it admits; a ring has whole pages for
-  ///   them. With 0 there are no rings, and `view().global` is the whole cache. `bound`: the largest number of entries
+  ///   them. With 0 there are no rings, and `view().pages` is the whole cache. `bound`: the largest number of entries
   ///   of a lane in pages.
   dual_memory(kv::shape const& model, int window, int bound)
       : model_(model), ring_((window + page_tokens - 1) / page_tokens * page_tokens), bound_(bound) {
@@ -49,15 +49,15 @@ class dual_memory {
                    .v = ring_rows(v_),
                    .where = {kv::locating::ring, {oldest_.data(), 1, 0, 0}, ring_, 1}};
     both.oldest = oldest;
-    both.global.entries = {
+    both.pages.entries = {
         .shape = model_,
         .lanes = lanes_of({count_.data(), 0, heads, 1}, {position_.data(), 0, heads * bound_, bound_}, bound_),
         .k = pages(k_),
         .v = pages(v_),
         .where = kv::block_table({table.data, 0, table.layer, table.head}, page_tokens, sentinel_ + 1)};
-    both.global.table = table;
-    both.global.num_pages = {num_pages_.data(), 0, heads, 1};
-    both.global.pages = {free_.data(), free_count_.data(), sentinel_};
+    both.pages.table = table;
+    both.pages.num_pages = {num_pages_.data(), 0, heads, 1};
+    both.pages.free_pages = {free_.data(), free_count_.data(), sentinel_};
     return both;
   }
 
@@ -94,20 +94,21 @@ class dual_memory {
   [[nodiscard]] kv::plane pages(std::vector<float>& of) const {
     return {.base = reinterpret_cast<std::byte*>(of.data()),
             .element = kv::codec::f32,
-            .dims = model_.head_dim,
-            .unit = page_tokens * row_bytes(),
-            .token = row_bytes(),
-            .dim = 4};
+            .channels = model_.head_dim,
+            .unit_stride = page_tokens * row_bytes(),
+            .token_stride = row_bytes(),
+            .channel_stride = 4};
   }
   [[nodiscard]] kv::plane ring_rows(std::vector<float>& of) const {
     kv::plane rows = pages(of);
-    rows.unit = 0;  // one sequence
-    rows.head = ring_ * row_bytes();
-    rows.layer = rows.head * model_.kv_heads;
+    rows.unit_stride = 0;  // one sequence
+    rows.head_stride = ring_ * row_bytes();
+    rows.layer_stride = rows.head_stride * model_.kv_heads;
     return rows;
   }
   [[nodiscard]] kv::lanes lanes_of(kv::by_lane<int> count, kv::by_lane<int> position, int bound) const {
-    return {.layer_end = model_.layers, .heads = model_.kv_heads, .bound = bound, .count = count, .position = position};
+    return {
+        .layer_end = model_.layers, .heads = model_.kv_heads, .capacity = bound, .count = count, .position = position};
   }
 
   kv::shape model_;

@@ -81,11 +81,11 @@ class fresh_tokens {
     auto const rows = [&](std::vector<float>& of) {
       return kv::plane{.base = reinterpret_cast<std::byte*>(of.data()),
                        .element = kv::codec::f32,
-                       .dims = model_.head_dim,
-                       .layer = row * capacity_ * model_.kv_heads,
-                       .token = row,
-                       .head = row * capacity_,
-                       .dim = 4};
+                       .channels = model_.head_dim,
+                       .layer_stride = row * capacity_ * model_.kv_heads,
+                       .token_stride = row,
+                       .head_stride = row * capacity_,
+                       .channel_stride = 4};
     };
     return {.shape = model_, .lanes = lanes(), .k = rows(k_), .v = rows(v_), .where = kv::identity_map(capacity_)};
   }
@@ -94,7 +94,7 @@ class fresh_tokens {
   [[nodiscard]] kv::lanes lanes() {
     return {.layer_end = model_.layers,
             .heads = model_.kv_heads,
-            .bound = capacity_,
+            .capacity = capacity_,
             .count = {count_.data(), 0, 0, 0},
             .position = {position_.data(), 0, 0, 0}};
   }

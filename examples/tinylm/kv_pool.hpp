@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/lists.hpp>
 #include <string>
 #include <utility>
@@ -138,7 +138,7 @@ class kv_sequence {
   [[nodiscard]] kv::cache everything() {
     every_count_.assign(static_cast<std::size_t>(rows()), map_length_);
     kv::cache all = over(map(), every_count_.data(), every_position_.data());
-    all.lanes.bound = map_bound_;
+    all.lanes.capacity = map_bound_;
     all.lanes.position = {every_position_.data(), 0, 0, 0};
     return all;
   }
@@ -252,13 +252,13 @@ class kv_sequence {
     std::int64_t const row = std::int64_t{model.head_dim} * 4;
     kv::plane keys{.base = pool_->data(),
                    .element = kv::codec::f32,
-                   .dims = model.head_dim,
-                   .unit = pool_->page_bytes(),
-                   .token = row,
-                   .dim = 4};
+                   .channels = model.head_dim,
+                   .unit_stride = pool_->page_bytes(),
+                   .token_stride = row,
+                   .channel_stride = 4};
     if (how.whole_tokens) {
-      keys.head = pool_->lane_bytes();
-      keys.layer = keys.head * model.kv_heads;
+      keys.head_stride = pool_->lane_bytes();
+      keys.layer_stride = keys.head_stride * model.kv_heads;
     }
     kv::plane values = keys;
     values.base += row * how.unit_tokens;
@@ -268,7 +268,7 @@ class kv_sequence {
                       .layer_begin = 0,
                       .layer_end = model.layers,
                       .heads = model.kv_heads,
-                      .bound = bound_,
+                      .capacity = bound_,
                       .count = {count, 0, layer_rows(), head_rows()},
                       .position = {position, 0, bound_ * layer_rows(), bound_ * head_rows()},
                       .in_flight = &in_flight_},

@@ -229,10 +229,10 @@ layer_rows model::rows_of(int layer) {
   auto const keys = [&](float* first, int row) {
     kv::plane const rows{.base = reinterpret_cast<std::byte*>(first),
                          .element = kv::codec::f32,
-                         .dims = c.head_dim,
-                         .token = bytes(row),
-                         .head = bytes(c.head_dim),
-                         .dim = bytes(1)};
+                         .channels = c.head_dim,
+                         .token_stride = bytes(row),
+                         .head_stride = bytes(c.head_dim),
+                         .channel_stride = bytes(1)};
     return kv::row_view{rows, kv::identity_map(1 << 30)};
   };
   int const heads = c.q_heads + 2 * c.kv_heads;

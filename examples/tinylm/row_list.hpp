@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <numeric>
 #include <vector>
 
@@ -63,15 +63,15 @@ class row_list {
     std::int64_t const row = std::int64_t{model_.head_dim} * 4;
     auto const rows = [&](std::vector<std::byte*> const& pointers) {
       return kv::plane{.element = kv::codec::f32,
-                       .dims = model_.head_dim,
-                       .token = row,
-                       .dim = 4,
+                       .channels = model_.head_dim,
+                       .token_stride = row,
+                       .channel_stride = 4,
                        .bases = {pointers.data(), heads * bound_, 1, bound_}};
     };
     return {.shape = model_,
             .lanes = {.layer_end = model_.layers,
                       .heads = model_.kv_heads,
-                      .bound = bound_,
+                      .capacity = bound_,
                       .count = {count_.data(), 0, heads, 1},
                       .position = {position_.data(), 0, heads * bound_, bound_}},
             .k = rows(keys_),

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <kvpolicy/core/codec.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/io/safetensors_header.hpp>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -3,6 +3,7 @@
 // defined; src/compositions.cpp includes it with another KVPOLICY_INSTANCE, and so defines what is declared here.
 #pragma once
 
+#include <kvpolicy/by_name/registry.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
@@ -24,7 +25,6 @@
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/ops/host/units.hpp>
 #include <kvpolicy/policies/policies.hpp>
-#include <kvpolicy/printed/registry.hpp>
 
 #if defined(KVPOLICY_COMPILED) || defined(KVPOLICY_INSTANCE)
 #if !defined(KVPOLICY_INSTANCE)

@@ -299,12 +299,12 @@ class evictor_on final : public evictor {
     auto const plane = [&](bytes& memory) {
       return kv::plane{.base = memory.data(),
                        .element = kv::codec::opaque,
-                       .dims = 1,
-                       .layer = entries * model_.sizes.kv_heads,
-                       .unit = entries * lanes,
-                       .token = 1,
-                       .head = entries,
-                       .dim = 1};
+                       .channels = 1,
+                       .layer_stride = entries * model_.sizes.kv_heads,
+                       .unit_stride = entries * lanes,
+                       .token_stride = 1,
+                       .head_stride = entries,
+                       .channel_stride = 1};
     };
     kv::cache made{.shape = model_.sizes,
                    .k = plane(of.keys),
@@ -314,7 +314,7 @@ class evictor_on final : public evictor {
         kv::lanes{.sequences = sequences_,
                   .layer_end = model_.sizes.layers,
                   .heads = model_.sizes.kv_heads,
-                  .bound = of.capacity,
+                  .capacity = of.capacity,
                   .count = {of.counts.data(), lanes, model_.sizes.kv_heads, 1},
                   .position = {of.positions.data(), lanes * entries, model_.sizes.kv_heads * entries, entries}};
     return made;
@@ -327,11 +327,13 @@ class evictor_on final : public evictor {
          {std::pair{&in.k, model_.sizes.head_dim}, std::pair{&in.v, model_.value_channels()}}) {
       std::int64_t const width = std::int64_t{dims} * kv::bytes_of(element);
       plane->element = element;
-      plane->dims = dims;
-      plane->dim = kv::bytes_of(element);
-      for (std::int64_t* const stride : {&plane->layer, &plane->unit, &plane->token, &plane->head}) *stride *= width;
+      plane->channels = dims;
+      plane->channel_stride = kv::bytes_of(element);
+      for (std::int64_t* const stride :
+           {&plane->layer_stride, &plane->unit_stride, &plane->token_stride, &plane->head_stride})
+        *stride *= width;
     }
-    in.v.base = in.k.base + std::int64_t{sequences_} * in.k.unit;
+    in.v.base = in.k.base + std::int64_t{sequences_} * in.k.unit_stride;
     return in;
   }
 

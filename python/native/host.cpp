@@ -29,8 +29,9 @@ policy_facts facts_of(std::string const& spec) {
   kv::cache const in = kv::contiguous_cache(memory.data(), memory.data() + 2, model, 1, numbers.data(), &numbers[1]);
   auto const state = kv::make_state(exec, policy, in);
   for (kv::recorded_column const& each : state.columns()) {
-    if (each.about.one == kv::per::window_row) made.window_rows = std::max(made.window_rows, each.about.units);
-    if (each.about.one == kv::per::session) made.session = true;
+    if (each.about.extent == kv::column_extent::window_row)
+      made.window_rows = std::max(made.window_rows, each.about.units);
+    if (each.about.extent == kv::column_extent::session) made.session = true;
     if (each.about.name == std::string("attention_mass")) made.every_row = true;
   }
   if (std::size_t const tail = made.text.find("tail="); made.session && tail != std::string::npos) {

@@ -108,10 +108,10 @@ class layer_rows {
     }
     auto const of_layer = static_cast<std::int64_t>(sequences);
     view_.rows = kv::plane{.element = first.element,
-                           .dims = static_cast<int>(first.channels),
-                           .token = first.row,
-                           .head = first.head,
-                           .dim = first.channel,
+                           .channels = static_cast<int>(first.channels),
+                           .token_stride = first.row,
+                           .head_stride = first.head,
+                           .channel_stride = first.channel,
                            .bases = {.data = memory.put(bases), .layer = layers.size() > 1 ? of_layer : 0, .unit = 1}};
     view_.where = kv::identity_map(static_cast<int>(first.count), static_cast<int>(sequences));
   }
@@ -154,11 +154,11 @@ template <class Executor>
     }
   }
   return {.rows = kv::plane{.element = first.element,
-                            .dims = static_cast<int>(first.channels),
-                            .unit = first.sequence,
-                            .token = first.head,
-                            .head = first.row,
-                            .dim = first.channel,
+                            .channels = static_cast<int>(first.channels),
+                            .unit_stride = first.sequence,
+                            .token_stride = first.head,
+                            .head_stride = first.row,
+                            .channel_stride = first.channel,
                             .bases = {.data = memory.put(bases), .layer = layers.size() > 1 ? 1 : 0}},
           .where = kv::block_table({blocks.data, blocks.sequence}, static_cast<int>(size), pool)};
 }

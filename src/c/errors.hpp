@@ -3,7 +3,7 @@
 
 #include <kvpolicy/c/kvpolicy.h>
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <new>
 #include <string>
 #include <string_view>
@@ -21,15 +21,15 @@ inline thread_local std::string last_error;
 using words = std::pair<std::string_view, std::string_view>;
 inline constexpr words whole_names[] = {{"k", "cache.keys"},
                                         {"v", "cache.values"},
-                                        {"k.dims", "cache.keys.channels"},
-                                        {"v.dims", "cache.values.channels"},
+                                        {"k.channels", "cache.keys.channels"},
+                                        {"v.channels", "cache.values.channels"},
                                         {"k and v", "cache.keys and cache.values"},
                                         {"keys", "cache.keys"},
                                         {"values", "cache.values"},
                                         {"count", "cache.counts"},
                                         {"lanes.count", "cache.counts"},
                                         {"lanes.position", "cache.positions"},
-                                        {"lanes.bound", "cache.capacity"},
+                                        {"lanes.capacity", "cache.capacity"},
                                         {"lanes.heads", "cache.kv_heads"},
                                         {"lanes.layer_end", "cache.layers"},
                                         {"where.units", "cache.slot_count"},
@@ -49,7 +49,6 @@ inline constexpr words ends[] = {{".position", ".positions"},
                                  {".head", ".head_stride"},
                                  {".row", ".row_stride"}};
 inline constexpr words pieces[] = {
-    {"`bound`", "`capacity`"},
     {"the shape says", "the cache says"},
     {"decide comes before apply", "kvpolicy_decide comes before kvpolicy_apply"},
     {"but decide comes before", "but kvpolicy_decide comes before"},

@@ -22,12 +22,12 @@ static_assert(static_cast<int>(kv::codec::f32) == KVPOLICY_F32 && static_cast<in
 inline kv::plane plane_of(kvpolicy_plane const& from, char const* name) {
   return {.base = static_cast<std::byte*>(from.data),
           .element = codec_of(from.element, "kvpolicy_make", name),
-          .dims = from.channels,
-          .layer = from.layer_stride,
-          .unit = from.unit_stride,
-          .token = from.token_stride,
-          .head = from.head_stride,
-          .dim = from.channel_stride};
+          .channels = from.channels,
+          .layer_stride = from.layer_stride,
+          .unit_stride = from.unit_stride,
+          .token_stride = from.token_stride,
+          .head_stride = from.head_stride,
+          .channel_stride = from.channel_stride};
 }
 
 /// A table [sequence][layer][KV head][width].
@@ -48,7 +48,7 @@ inline kv::cache cache_of(kvpolicy_cache const& from) {
   made.lanes.sequences = from.sequences;
   made.lanes.layer_end = from.layers;
   made.lanes.heads = from.kv_heads;
-  made.lanes.bound = from.capacity;
+  made.lanes.capacity = from.capacity;
   made.lanes.count = table_of(from.counts, made.shape, 1);
   made.lanes.position = table_of(from.positions, made.shape, from.capacity);
   made.k = plane_of(from.keys, "cache.keys.element");
@@ -92,7 +92,7 @@ class given_signals {
       if (rows.valid_rows != nullptr) queries_.valid_rows = {rows.valid_rows, 1, 0, 0};
       view.add(queries_);
     }
-    int const capacity = of.lanes.bound;
+    int const capacity = of.lanes.capacity;
     mass_.mass = table_of(from->attention_mass, model, capacity);
     external_.score = table_of(from->external, model, capacity);
     if (from->attention_mass != nullptr) view.add(mass_);

@@ -111,7 +111,7 @@ TEST_SUITE("accounting/explain") {
   }
 }
 
-TEST_SUITE("printed/any_policy") {
+TEST_SUITE("by_name/any_policy") {
   TEST_CASE("a signal that is missing is refused by name when it is needed, and what a recorder holds is not missing") {
     mock_cache cache(one_lane(8));
     kv::host_executor exec;

@@ -74,7 +74,7 @@ class batch {
   void check() {
     auto const gates = kv::record_gate::view(held_.window.columns_from(0)).gate;
     auto const betas = kv::record_retention::view(held_.window.columns_from(1)).log_beta;
-    auto const old_betas = kv::record_retention::view(held_.global.columns_from(0)).log_beta;
+    auto const old_betas = kv::record_retention::view(held_.pages.columns_from(0)).log_beta;
     std::multiset<int> owned(engine_.free_list().begin(), engine_.free_list().begin() + engine_.free_pages());
     for (int i = 0; i < engine_.lanes(); ++i) {
       kv::lane const this_lane = both_.window.lanes.at(i);
@@ -89,14 +89,14 @@ class batch {
         REQUIRE(betas.row(this_lane)[e] == log_beta_of(this_lane, position));
       }
       std::vector<int> const& mine = kept_[size(i)];
-      REQUIRE(*both_.global.entries.lanes.count.row(this_lane) == std::ssize(mine));
+      REQUIRE(*both_.pages.entries.lanes.count.row(this_lane) == std::ssize(mine));
       for (int e = 0; e < std::ssize(mine); ++e) {
-        REQUIRE(both_.global.entries.lanes.position.row(this_lane)[e] == mine[size(e)]);
-        REQUIRE(dual_engine::true_rows(both_.global.entries, this_lane, e));
+        REQUIRE(both_.pages.entries.lanes.position.row(this_lane)[e] == mine[size(e)]);
+        REQUIRE(dual_engine::true_rows(both_.pages.entries, this_lane, e));
         REQUIRE(old_betas.row(this_lane)[e] == log_beta_of(this_lane, mine[size(e)]));
       }
-      int const* const pages = both_.global.table.row(this_lane);
-      owned.insert(pages, pages + *both_.global.num_pages.row(this_lane));
+      int const* const pages = both_.pages.table.row(this_lane);
+      owned.insert(pages, pages + *both_.pages.num_pages.row(this_lane));
     }
     REQUIRE(std::ssize(owned) == how_.pages);
     REQUIRE(std::ssize(std::set<int>(owned.begin(), owned.end())) == how_.pages);
@@ -166,8 +166,8 @@ class batch {
     std::vector<int> all;
     for (int i = 0; i < engine_.lanes(); ++i) {
       kv::lane const this_lane = both_.window.lanes.at(i);
-      all.insert(all.end(), {*both_.window.lanes.count.row(this_lane), *both_.global.entries.lanes.count.row(this_lane),
-                             *both_.global.num_pages.row(this_lane)});
+      all.insert(all.end(), {*both_.window.lanes.count.row(this_lane), *both_.pages.entries.lanes.count.row(this_lane),
+                             *both_.pages.num_pages.row(this_lane)});
     }
     return all;
   }
@@ -188,7 +188,7 @@ class batch {
       for (int& each : tokens) each = std::min(how_.window, random_.below(4));
     }
     if (!went_well([&] {
-          kv::promote(exec_, kv::window_part(policy_), kv::signals{both_.window.lanes}, both_, held_, *plans_.exits,
+          kv::promote(exec_, kv::window_part(policy_), kv::signals{both_.window.lanes}, both_, held_, *plans_.admission,
                       std::span<int const>(tokens));
         })) {
       return;
@@ -209,7 +209,7 @@ class batch {
     std::vector<int> accepted(size(how_.sequences));
     std::vector<int> const first = length_;
     for (int s = 0; s < how_.sequences; ++s) {
-      int const capacity = both_.window.lanes.bound - *both_.window.lanes.count.row({s, 0, 0});
+      int const capacity = both_.window.lanes.capacity - *both_.window.lanes.count.row({s, 0, 0});
       int const drafts = random_.below(std::min(3, capacity) + 1);
       if (drafts == 0) continue;
       kv::append(exec_, both_.window, held_.window,
@@ -231,7 +231,7 @@ class batch {
     kv::decide(exec_, kv::window_part(policy_), kv::signals{chunk.lanes}, of_fresh_, decided_);
     if (!went_well([&] {
           kv::ingest(exec_, kv::window_part(policy_), kv::signals{both_.window.lanes}, chunk, of_fresh_, decided_,
-                     both_, held_, *plans_.exits);
+                     both_, held_, *plans_.admission);
         })) {
       return;
     }
@@ -242,10 +242,10 @@ class batch {
   }
 
   void evict() {
-    kv::maintain(exec_, policy_, kv::signals{both_.window.lanes}, both_.global, held_.global, plans_);
+    kv::maintain(exec_, policy_, kv::signals{both_.window.lanes}, both_.pages, held_.pages, plans_);
     for (int i = 0; i < engine_.lanes(); ++i) {
       std::vector<int> left;
-      for (int const e : plans_.evicting.keep().listed(i)) left.push_back(kept_[size(i)][size(e)]);
+      for (int const e : plans_.eviction.keep().listed(i)) left.push_back(kept_[size(i)][size(e)]);
       kept_[size(i)] = left;
     }
   }

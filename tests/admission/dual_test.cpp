@@ -80,7 +80,7 @@ class admitted {
     for (int i = 0; i < engine.lanes(); ++i) {
       kv::lane const this_lane = both.window.lanes.at(i);
       REQUIRE(dual_engine::seen(both, this_lane) == mask_row(i));
-      for (kv::cache const* part : {&both.global.entries, &both.window}) {
+      for (kv::cache const* part : {&both.pages.entries, &both.window}) {
         for (int e = 0; e < *part->lanes.count.row(this_lane); ++e)
           REQUIRE(dual_engine::true_rows(*part, this_lane, e));
       }
@@ -165,7 +165,7 @@ TEST_SUITE("admission") {
     admitted whole({.model = {1, 1, 1, 4}, .rows = 4}, gated(2), gates);
     whole.chunk(5);
     CHECK(dual_engine::seen(whole.both, {}) == rows[4]);
-    CHECK(*whole.both.global.entries.lanes.count.row({}) == 1);
+    CHECK(*whole.both.pages.entries.lanes.count.row({}) == 1);
     whole.step();
     CHECK(dual_engine::seen(whole.both, {}) == rows[5]);
     CHECK(whole.told == kv::promotion_stats{});  // 3 was not admitted
@@ -231,7 +231,7 @@ TEST_SUITE("admission") {
     admitted now({.model = {1, 1, 1, 4}, .rows = 4}, gated(1), {{std::numeric_limits<float>::quiet_NaN()}});
     now.step();
     now.step();
-    CHECK(*now.both.global.entries.lanes.count.row({}) == 0);
+    CHECK(*now.both.pages.entries.lanes.count.row({}) == 0);
     CHECK(now.plans.decided.report().nan_scores == 1);
   }
 
@@ -308,7 +308,7 @@ TEST_SUITE("admission") {
           kv::lane const this_lane = now.both.window.lanes.at(i);
           std::vector<int> seen = lanes[static_cast<std::size_t>(i)].global();
           std::vector<int> const local = lanes[static_cast<std::size_t>(i)].local();
-          REQUIRE(*now.both.global.num_pages.row(this_lane) == lanes[static_cast<std::size_t>(i)].pages(how.page));
+          REQUIRE(*now.both.pages.num_pages.row(this_lane) == lanes[static_cast<std::size_t>(i)].pages(how.page));
           seen.insert(seen.end(), local.begin(), local.end());
           REQUIRE(dual_engine::seen(now.both, this_lane) == seen);
         }
@@ -355,7 +355,7 @@ TEST_SUITE("admission") {
       capped.step();
       dropped += capped.told.over_cap;
     }
-    CHECK(*capped.both.global.entries.lanes.count.row({}) == 6);
+    CHECK(*capped.both.pages.entries.lanes.count.row({}) == 6);
     CHECK(dropped == 4 * (30 - 4 - 6));
 
     admitted small({.pages = 7}, gated(4), {4, std::vector<float>{1.0f}});
@@ -389,9 +389,8 @@ TEST_SUITE("admission") {
     CHECK(refused(gated(4), other) ==
           "make_plan: window.lanes = a count for each lane, but all lanes of a sequence are in step in the window");
     other = both;
-    other.global.table.head = 0;
-    CHECK(
-        refused(gated(4), other).starts_with("make_plan: global.table.head = 0, but the locator's table has stride "));
+    other.pages.table.head = 0;
+    CHECK(refused(gated(4), other).starts_with("make_plan: pages.table.head = 0, but the locator's table has stride "));
   }
 
   TEST_CASE("a chunk that does not belong to the cache is refused, and nothing changes") {

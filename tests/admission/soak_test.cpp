@@ -27,10 +27,10 @@ class soak {
   soak()
       : engine_({.rows = 12, .page = 4, .pages = pages, .bound = 64}),
         both_(engine_.view()),
-        held_{kv::make_state(exec_, admit_, both_.window, both_.window.lanes.bound),
-              kv::make_state(exec_, evict_, both_.global.entries)},
+        held_{kv::make_state(exec_, admit_, both_.window, both_.window.lanes.capacity),
+              kv::make_state(exec_, evict_, both_.pages.entries)},
         exits_(kv::make_plan(exec_, admit_, both_)),
-        evicting_(kv::make_plan(exec_, evict_, both_.global.entries)) {}
+        evicting_(kv::make_plan(exec_, evict_, both_.pages.entries)) {}
 
   void step() {
     if (!promote()) return ++exhausted, evict();
@@ -45,13 +45,13 @@ class soak {
     std::multiset<int> owned(engine_.free_list().begin(), engine_.free_list().begin() + engine_.free_pages());
     for (int i = 0; i < engine_.lanes(); ++i) {
       kv::lane const this_lane = both_.window.lanes.at(i);
-      int const held = *both_.global.num_pages.row(this_lane);
-      owned.insert(both_.global.table.row(this_lane), both_.global.table.row(this_lane) + held);
-      int const count = *both_.global.entries.lanes.count.row(this_lane);
+      int const held = *both_.pages.num_pages.row(this_lane);
+      owned.insert(both_.pages.table.row(this_lane), both_.pages.table.row(this_lane) + held);
+      int const count = *both_.pages.entries.lanes.count.row(this_lane);
       REQUIRE(held == (count + 3) / 4);
-      int const* const position = both_.global.entries.lanes.position.row(this_lane);
+      int const* const position = both_.pages.entries.lanes.position.row(this_lane);
       REQUIRE(std::vector<int>(position, position + count) == kept_[static_cast<std::size_t>(i)]);
-      for (int e = 0; e < count; ++e) REQUIRE(dual_engine::true_rows(both_.global.entries, this_lane, e));
+      for (int e = 0; e < count; ++e) REQUIRE(dual_engine::true_rows(both_.pages.entries, this_lane, e));
       int const recent = *both_.window.lanes.count.row(this_lane);
       REQUIRE(recent >= std::min(length_, window));
       REQUIRE(recent <= window + drafts);
@@ -132,15 +132,15 @@ class soak {
   }
 
   void evict() {
-    kv::decide(exec_, evict_, kv::signals{both_.global.entries.lanes}, held_.global, evicting_);
+    kv::decide(exec_, evict_, kv::signals{both_.pages.entries.lanes}, held_.pages, evicting_);
     for (int i = 0; i < engine_.lanes(); ++i) {
       std::vector<int>& mine = kept_[static_cast<std::size_t>(i)];
       std::vector<int> left;
       for (int const e : evicting_.keep().listed(i)) left.push_back(mine[static_cast<std::size_t>(e)]);
       mine = left;
     }
-    kv::apply(exec_, kv::compact{}, evicting_, both_.global.entries, held_.global);
-    kv::ops::release_pages(exec_, both_.global);
+    kv::apply(exec_, kv::compact{}, evicting_, both_.pages.entries, held_.pages);
+    kv::ops::release_pages(exec_, both_.pages);
     ++evictions;
   }
 

@@ -43,7 +43,7 @@ std::string refused(char const* call, kvpolicy_status status) {
       word.clear();
     }
   }
-  for (char const* const cpp : {"make_state", "make_plan", "lanes.", "where", "shape", "`bound`", "plan", "executor",
+  for (char const* const cpp : {"make_state", "make_plan", "lanes.", "where", "shape", "plan", "executor",
                                 "kv::", "kvpolicy::", "any_", " decide comes", "const&", "locator", ".dims", "slot "}) {
     CAPTURE(cpp);
     bool const slots = std::string_view(cpp) == "slot " && said.find("cache.slot") != std::string::npos;

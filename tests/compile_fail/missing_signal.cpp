@@ -1,6 +1,6 @@
 // expect: this scorer or recorder needs a signal that the given kvpolicy::signals do not provide
 // A scorer whose signal nobody gives or records: one readable line, which also names the scorer, the signal and the
-// bag.
+// signals that are there.
 #include <kvpolicy/kvpolicy.hpp>
 
 namespace kv = kvpolicy;

@@ -30,18 +30,18 @@ struct memory {
   kv::cache view() {
     kv::plane const rows{.base = reinterpret_cast<std::byte*>(k.data()),
                          .element = kv::codec::f32,
-                         .dims = channels,
-                         .layer = 4LL * channels * entries,
-                         .unit = 4LL * channels * entries,
-                         .token = 4LL * channels,
-                         .head = 4LL * channels * entries,
-                         .dim = 4};
+                         .channels = channels,
+                         .layer_stride = 4LL * channels * entries,
+                         .unit_stride = 4LL * channels * entries,
+                         .token_stride = 4LL * channels,
+                         .head_stride = 4LL * channels * entries,
+                         .channel_stride = 4};
     kv::cache cache{.shape = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = channels},
                     .k = rows,
                     .v = rows,
                     .where = kv::identity_map(entries)};
     cache.v.base = reinterpret_cast<std::byte*>(v.data());
-    cache.lanes = {.layer_end = 1, .heads = 1, .bound = entries, .count = {&count}, .position = {positions.data()}};
+    cache.lanes = {.layer_end = 1, .heads = 1, .capacity = entries, .count = {&count}, .position = {positions.data()}};
     return cache;
   }
 };

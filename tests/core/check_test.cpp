@@ -35,7 +35,7 @@ struct tight_cache {
                   .layer_begin = 0,
                   .layer_end = layers,
                   .heads = heads,
-                  .bound = tokens,
+                  .capacity = tokens,
                   .count = {numbers.data(), layers * heads, heads, 1},
                   .position = {numbers.data() + 16, layers * heads * tokens, heads * tokens, tokens}};
     view.k = {memory.data() + bytes, kv::codec::f32, dims, layer, unit, token, row, 4};
@@ -64,8 +64,8 @@ struct tight_cache {
   }
 };
 
-constexpr auto every_stride = {&kv::plane::layer, &kv::plane::unit, &kv::plane::token, &kv::plane::head,
-                               &kv::plane::dim};
+constexpr auto every_stride = {&kv::plane::layer_stride, &kv::plane::unit_stride, &kv::plane::token_stride,
+                               &kv::plane::head_stride, &kv::plane::channel_stride};
 
 std::string const k_shares = "make_plan: k = strides, but two of its elements share bytes";
 std::string const v_shares = "make_plan: v = strides, but two of its elements share bytes";
@@ -73,7 +73,7 @@ std::string const overlap = "make_plan: k and v = overlapping, but keys and valu
 
 }  // namespace
 
-TEST_SUITE("core/check") {
+TEST_SUITE("core/contract/check") {
   TEST_CASE("planes without a gap are sound, and any stride that is one byte less is not") {
     tight_cache cache;
     CHECK(cache.refusal().empty());
@@ -100,9 +100,9 @@ TEST_SUITE("core/check") {
         // One step needs no stride, whatever it says.
         CHECK(cache.is_sound_with([&](kv::cache& now) {
           now.shape = {1, 1, 1, 1};
-          now.lanes.layer_end = now.lanes.heads = now.lanes.sequences = now.lanes.bound = 1;
+          now.lanes.layer_end = now.lanes.heads = now.lanes.sequences = now.lanes.capacity = 1;
           now.where = kv::identity_map(1, 1);
-          now.k.dims = now.v.dims = 1;
+          now.k.channels = now.v.channels = 1;
           now.k.*stride = now.v.*stride = value;
         }));
       }
@@ -112,7 +112,7 @@ TEST_SUITE("core/check") {
     }
     for (int const value : {most_int, least_int, most_int - 1, 1 << 30, least_int + 1}) {
       refused([&](kv::cache& now) { now.where.unit_tokens = value; });
-      refused([&](kv::cache& now) { now.shape.head_dim = now.k.dims = now.v.dims = value; });
+      refused([&](kv::cache& now) { now.shape.head_dim = now.k.channels = now.v.channels = value; });
       refused([&](kv::cache& now) { now.shape.value_dim = value; });
       refused([&](kv::cache& now) { now.shape.layers = now.lanes.layer_end = value; });
       refused([&](kv::cache& now) { now.shape.kv_heads = now.shape.query_heads = now.lanes.heads = value; });
@@ -128,7 +128,7 @@ TEST_SUITE("core/check") {
       for (kv::codec const element : {kv::codec::opaque, kv::codec::f32}) {
         static_cast<void>(cache.with([&](kv::cache& now) {  // opaque rows are as wide as they say
           now.k.element = now.v.element = element;
-          now.k.dims = now.v.dims = value;
+          now.k.channels = now.v.channels = value;
         }));
       }
     }
@@ -166,7 +166,7 @@ TEST_SUITE("core/check") {
     working_batch now;
     for (int const value : {std::numeric_limits<int>::max(), std::numeric_limits<int>::min()}) {
       for (auto const member : {&kv::lanes::sequences, &kv::lanes::layer_begin, &kv::lanes::layer_end,
-                                &kv::lanes::heads, &kv::lanes::bound, &kv::lanes::sequence_begin}) {
+                                &kv::lanes::heads, &kv::lanes::capacity, &kv::lanes::sequence_begin}) {
         for (auto const other : {member, &kv::lanes::sequences, &kv::lanes::layer_end}) {
           kv::lanes bad = now.view.lanes;
           bad.*member = bad.*other = value;
@@ -184,24 +184,24 @@ TEST_SUITE("core/check") {
       rows.base += steps * (rows.*stride);
       rows.*stride = -(rows.*stride);
     };
-    CHECK(cache.is_sound_with([&](kv::cache& now) { turned(now.k, &kv::plane::token, 2); }));
-    CHECK(cache.is_sound_with([&](kv::cache& now) { turned(now.v, &kv::plane::layer, 1); }));
-    CHECK(cache.is_sound_with([&](kv::cache& now) { turned(now.k, &kv::plane::dim, 3); }));
-    CHECK(cache.with([&](kv::cache& now) { now.k.layer = 1 - now.k.layer; }) == k_shares);
+    CHECK(cache.is_sound_with([&](kv::cache& now) { turned(now.k, &kv::plane::token_stride, 2); }));
+    CHECK(cache.is_sound_with([&](kv::cache& now) { turned(now.v, &kv::plane::layer_stride, 1); }));
+    CHECK(cache.is_sound_with([&](kv::cache& now) { turned(now.k, &kv::plane::channel_stride, 3); }));
+    CHECK(cache.with([&](kv::cache& now) { now.k.layer_stride = 1 - now.k.layer_stride; }) == k_shares);
     // Below its base, a plane reaches into the other: values that grow downwards from where they began.
-    CHECK(cache.with([&](kv::cache& now) { now.v.layer = -now.v.layer; }) == overlap);
+    CHECK(cache.with([&](kv::cache& now) { now.v.layer_stride = -now.v.layer_stride; }) == overlap);
   }
 
   TEST_CASE("an axis of one step has any stride") {
     tight_cache cache;
     cache.view.shape.layers = cache.view.lanes.layer_end = 1;
-    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.layer = 0; }));
-    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.layer = now.v.layer = 1; }));
-    CHECK(cache.with([](kv::cache& now) { now.k.unit = 0; }) == k_shares);
+    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.layer_stride = 0; }));
+    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.layer_stride = now.v.layer_stride = 1; }));
+    CHECK(cache.with([](kv::cache& now) { now.k.unit_stride = 0; }) == k_shares);
     cache.view.lanes.sequences = 1;
     cache.view.where = kv::identity_map(tight_cache::tokens);
-    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.unit = 0; }));
-    CHECK(cache.with([](kv::cache& now) { now.k.token = 0; }) == k_shares);
+    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.unit_stride = 0; }));
+    CHECK(cache.with([](kv::cache& now) { now.k.token_stride = 0; }) == k_shares);
   }
 
   TEST_CASE("keys and values may touch in either order, and not by one byte more") {
@@ -219,10 +219,10 @@ TEST_SUITE("core/check") {
       std::int64_t kv::plane::* axis;
       std::int64_t inside;
     };
-    std::vector<turn> const turns = {{&kv::plane::layer, tight::layer},
-                                     {&kv::plane::unit, tight::unit},
-                                     {&kv::plane::token, tight::token},
-                                     {&kv::plane::head, tight::row}};
+    std::vector<turn> const turns = {{&kv::plane::layer_stride, tight::layer},
+                                     {&kv::plane::unit_stride, tight::unit},
+                                     {&kv::plane::token_stride, tight::token},
+                                     {&kv::plane::head_stride, tight::row}};
     for (turn const& one : turns) {
       tight_cache cache;
       for (kv::plane* const rows : {&cache.view.k, &cache.view.v}) {
@@ -243,16 +243,16 @@ TEST_SUITE("core/check") {
     tight_cache cache;
     cache.view.where = kv::slot_map({cache.numbers.data(), 12, 6, 3}, 24);
     for (kv::plane* const rows : {&cache.view.k, &cache.view.v}) {
-      rows->layer = rows->head = 0;
-      rows->unit = tight_cache::row;
+      rows->layer_stride = rows->head_stride = 0;
+      rows->unit_stride = tight_cache::row;
     }
     CHECK(cache.refusal().empty());
     CHECK(cache.with([](kv::cache& now) { now.where.table.layer = 0; }) == k_shares);
     CHECK(cache.with([](kv::cache& now) { now.where.table.head = 0; }) == k_shares);
     CHECK(cache.with([](kv::cache& now) { now.where.units = 25; }) == overlap);
-    CHECK(cache.with([](kv::cache& now) { now.k.unit = now.v.unit = tight_cache::row - 1; }) == k_shares);
+    CHECK(cache.with([](kv::cache& now) { now.k.unit_stride = now.v.unit_stride = tight_cache::row - 1; }) == k_shares);
     // A slot is one token, whatever else the locator says; a page is many.
-    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.token = now.v.token = 0; }));
+    CHECK(cache.is_sound_with([](kv::cache& now) { now.k.token_stride = now.v.token_stride = 0; }));
     CHECK(cache.with([](kv::cache& now) { now.where = kv::block_table(now.where.table, 2, 12); }) == k_shares);
   }
 
@@ -261,7 +261,7 @@ TEST_SUITE("core/check") {
     CHECK(cache.is_sound_with([&](kv::cache& now) {
       now.k.bases = {cache.bases.data(), 1, 0, 0};
       now.k.base = nullptr;
-      now.k.layer = 0;
+      now.k.layer_stride = 0;
     }));
     auto const pointed = [&](int layer, int unit, int head, std::int64_t kv::plane::* stride, std::int64_t value = 0) {
       return cache.with([&](kv::cache& now) {
@@ -269,13 +269,13 @@ TEST_SUITE("core/check") {
         now.k.*stride = value;
       });
     };
-    CHECK(pointed(0, 1, 0, &kv::plane::unit).empty());
-    CHECK(pointed(0, 0, 1, &kv::plane::head).empty());
-    CHECK(pointed(0, 1, 1, &kv::plane::layer) == k_shares);
-    CHECK(pointed(1, 0, 1, &kv::plane::unit) == k_shares);
-    CHECK(pointed(1, 1, 0, &kv::plane::head) == k_shares);
-    CHECK(pointed(1, 1, 1, &kv::plane::token) == k_shares);
-    CHECK(pointed(1, 1, 1, &kv::plane::dim, 3) == k_shares);
+    CHECK(pointed(0, 1, 0, &kv::plane::unit_stride).empty());
+    CHECK(pointed(0, 0, 1, &kv::plane::head_stride).empty());
+    CHECK(pointed(0, 1, 1, &kv::plane::layer_stride) == k_shares);
+    CHECK(pointed(1, 0, 1, &kv::plane::unit_stride) == k_shares);
+    CHECK(pointed(1, 1, 0, &kv::plane::head_stride) == k_shares);
+    CHECK(pointed(1, 1, 1, &kv::plane::token_stride) == k_shares);
+    CHECK(pointed(1, 1, 1, &kv::plane::channel_stride, 3) == k_shares);
     // What pointers name cannot be told apart without reading them.
     CHECK(cache.is_sound_with([&](kv::cache& now) {
       now.v.base = now.k.base;
@@ -302,7 +302,7 @@ TEST_SUITE("core/check") {
     kv::host_executor exec;
     kv::eviction const policy{.score = kv::streaming_llm{.sinks = 0}, .budget = kv::per_lane{1}};
     std::vector<std::byte*> k_rows, v_rows;
-    cache.view.k.layer = cache.view.v.layer = 0;
+    cache.view.k.layer_stride = cache.view.v.layer_stride = 0;
     cache.view.k.bases = {nullptr, 1, 0, 0};
     auto const apply = [&](std::vector<std::int64_t> const& k, std::vector<std::int64_t> const& v, auto const& how) {
       k_rows.clear(), v_rows.clear();
@@ -332,9 +332,9 @@ TEST_SUITE("core/check") {
     CHECK(apply({0, of_layer}, {2 * of_layer, of_layer + 4}, kv::compact{}) == both + "layer 1, head 0" + rest);
     CHECK(apply({0, of_layer}, {0, of_layer}, kv::compact_rerotated{}) == both + "layer 0, head 0" + rest);
     // Heads that take turns are apart: keys of one lie where values of the other would.
-    cache.view.k.head = cache.view.v.head = 2 * tight::row;
-    cache.view.k.token = cache.view.v.token = 2 * tight::token;
-    cache.view.k.unit = cache.view.v.unit = 2 * tight::unit;
+    cache.view.k.head_stride = cache.view.v.head_stride = 2 * tight::row;
+    cache.view.k.token_stride = cache.view.v.token_stride = 2 * tight::token;
+    cache.view.k.unit_stride = cache.view.v.unit_stride = 2 * tight::unit;
     CHECK(apply({0, 2 * of_layer}, {tight::row, 2 * of_layer + tight::row}, kv::compact{}).empty());
     CHECK(apply({0, 2 * of_layer}, {tight::row - 1, 2 * of_layer + tight::row}, kv::compact{}) ==
           both + "layer 0, head 0" + rest);
@@ -349,7 +349,7 @@ TEST_SUITE("core/check") {
       k_rows.push_back(cache.memory.data() + i * tight_cache::unit);
       v_rows.push_back(k_rows.back() + 2 * tight_cache::bytes);
     }
-    cache.view.k.unit = cache.view.v.unit = 0;
+    cache.view.k.unit_stride = cache.view.v.unit_stride = 0;
     cache.view.k.bases = {k_rows.data(), 0, 1, 0};
     cache.view.v.bases = {v_rows.data(), 0, 1, 0};
     cache.fill();
@@ -369,14 +369,14 @@ TEST_SUITE("core/check") {
     tight_cache cache;
     std::vector<kv::plane> more = {cache.view.k};
     more[0].base += 2 * tight_cache::bytes;
-    more[0].dims = 2;
+    more[0].channels = 2;
     cache.view.more = more;
     CHECK(cache.refusal().empty());
-    more[0].token = tight_cache::row;
+    more[0].token_stride = tight_cache::row;
     CHECK(cache.refusal() == "make_plan: more = strides, but two of its elements share bytes");
     more[0].base = nullptr;
     CHECK(cache.refusal() == "make_plan: more = null, but a plane is the engine's memory");
-    more[0].token = tight_cache::token;
+    more[0].token_stride = tight_cache::token;
     more[0].bases = {cache.bases.data(), 1, 0, 0};
     CHECK(cache.refusal().empty());
   }
@@ -386,8 +386,8 @@ TEST_SUITE("core/check") {
     auto const opaque = [&](int dims) {
       return cache.with([&](kv::cache& now) {
         now.k.element = kv::codec::opaque;
-        now.k.dims = dims;
-        now.k.dim = 1;
+        now.k.channels = dims;
+        now.k.channel_stride = 1;
       });
     };
     CHECK(opaque(16).empty());
@@ -401,7 +401,7 @@ TEST_SUITE("core/check") {
     };
     CHECK(cache.is_sound_with([&](kv::cache& now) { now.where = ring(3, 2); }));
     CHECK(cache.with([&](kv::cache& now) { now.where = ring(2, 2); }) ==
-          "make_plan: where.unit_tokens = 2, but a row holds `bound` tokens (3)");
+          "make_plan: where.unit_tokens = 2, but a row holds `capacity` tokens (3)");
     CHECK(cache.with([&](kv::cache& now) { now.where = ring(3, 1); }) ==
           "make_plan: where.units = 1, but every sequence has a row of its own");
     CHECK(cache.with([&](kv::cache& now) {
@@ -419,8 +419,8 @@ TEST_SUITE("core/check") {
   TEST_CASE("one of each is enough of a model, a batch and a cache") {
     tight_cache cache;
     cache.view.shape = {1, 1, 1, 1, 1};
-    cache.view.lanes.sequences = cache.view.lanes.layer_end = cache.view.lanes.heads = cache.view.lanes.bound = 1;
-    cache.view.k.dims = cache.view.v.dims = 1;
+    cache.view.lanes.sequences = cache.view.lanes.layer_end = cache.view.lanes.heads = cache.view.lanes.capacity = 1;
+    cache.view.k.channels = cache.view.v.channels = 1;
     cache.view.where = kv::identity_map(1);
     CHECK(cache.refusal().empty());
   }
@@ -446,7 +446,7 @@ TEST_SUITE("core/check") {
     };
     for (misfit const& one : {misfit{&kv::lanes::sequences, 1, "sequences = 1, but it was made for 2"},
                               {&kv::lanes::heads, 1, "heads = 1, but it was made for 2"},
-                              {&kv::lanes::bound, 2, "bound = 2, but it was made for 3"},
+                              {&kv::lanes::capacity, 2, "capacity = 2, but it was made for 3"},
                               {&kv::lanes::layer_begin, -1, "layers = -1 to 2, but it was made for layers 0 to 2"},
                               {&kv::lanes::layer_end, 3, "layers = 0 to 3, but it was made for layers 0 to 2"},
                               {&kv::lanes::layer_begin, 2, "layers = 2 to 2, but it was made for layers 0 to 2"}}) {

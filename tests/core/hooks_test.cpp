@@ -147,7 +147,7 @@ static_assert(kv::selection_policy<kv::selection<kv::quest>> && !kv::selection_p
 
 }  // namespace hooks_test
 
-TEST_SUITE_BEGIN("core/hooks");
+TEST_SUITE_BEGIN("core/contract/hooks");
 
 using namespace hooks_test;
 

@@ -19,8 +19,8 @@ void for_every_batch(Visit const& visit) {
       for (int layers : {1, 4}) {
         for (int heads : {1, 2, 5}) {
           kv::lanes const batch{
-              .sequences = sequences, .layer_begin = begin, .layer_end = begin + layers, .heads = heads, .bound = 7};
-          for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::token}) {
+              .sequences = sequences, .layer_begin = begin, .layer_end = begin + layers, .heads = heads, .capacity = 7};
+          for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence}) {
             visit(batch, decides);
           }
         }
@@ -38,7 +38,7 @@ int counted_segment(kv::lanes const& batch, kv::granularity decides, kv::lane on
         bool const first_of_layer = head == 0;
         bool const first_of_token = first_of_layer && layer == batch.layer_begin;
         if (decides == kv::granularity::lane || (decides == kv::granularity::layer && first_of_layer) ||
-            (decides == kv::granularity::token && first_of_token)) {
+            (decides == kv::granularity::sequence && first_of_token)) {
           ++segment;
         }
         if (kv::lane{s, layer, head} == one) return segment;
@@ -96,7 +96,7 @@ TEST_SUITE("core/lanes") {
   TEST_CASE("a plan has spare rows only for a scorer that asks for them") {
     kv::host_executor exec;
     int const counts[] = {5};
-    kv::lanes const batch{.layer_end = 2, .heads = 3, .bound = 9, .count = {const_cast<int*>(counts)}};
+    kv::lanes const batch{.layer_end = 2, .heads = 3, .capacity = 9, .count = {const_cast<int*>(counts)}};
     kv::plan<kv::host_executor> const plain(exec, batch, kv::granularity::lane);
     CHECK(plain.spare_rows() == 0);
     CHECK(plain.entry_bytes() == 0);
@@ -110,7 +110,7 @@ TEST_SUITE("core/lanes") {
                         .layer_begin = 0,
                         .layer_end = 4,
                         .heads = 3,
-                        .bound = 9,
+                        .capacity = 9,
                         .count = {counts, 1, 0, 0},
                         .in_flight = drafts};
     kv::lanes const some = all.layers_only(1, 3);
@@ -119,7 +119,7 @@ TEST_SUITE("core/lanes") {
     CHECK(some.at(0) == kv::lane{0, 1, 0});
     CHECK(some.at(11) == kv::lane{1, 2, 2});
     CHECK(some.count.data == counts);
-    CHECK(some.bound == 9);
+    CHECK(some.capacity == 9);
     CHECK(some.committed({0, 1, 0}) == 4);
     CHECK(some.committed({1, 2, 2}) == 4);
     kv::lanes none = some;
@@ -168,7 +168,7 @@ TEST_SUITE("core/cache") {
     kv::plane rows{memory.data(), kv::codec::f16, 4, 600, 100, 30, 8, 2};
     CHECK(rows.row(2, {3, 1}, 1) == memory.data() + 1200 + 300 + 30 + 8);
     CHECK(rows.contiguous());
-    rows.dim = 4;
+    rows.channel_stride = 4;
     CHECK(!rows.contiguous());
     rows.bases = {bases.data()};
     CHECK(rows.row(1, {3, 1}, 1) == memory.data() + 600 + 300 + 30 + 8);  // one pointer that all share
@@ -183,21 +183,21 @@ TEST_SUITE("core/cache") {
     both.window.lanes = {.sequences = 3,
                          .layer_end = 1,
                          .heads = 1,
-                         .bound = 3,
+                         .capacity = 3,
                          .count = {window_count.data(), 1, 0, 0},
                          .position = {window_position.data(), 3, 0, 0},
                          .in_flight = drafts.data()};
-    both.global.entries.lanes = {.sequences = 3,
-                                 .layer_end = 1,
-                                 .heads = 1,
-                                 .bound = 2,
-                                 .count = {count.data(), 1, 0, 0},
-                                 .position = {position.data(), 2, 0, 0}};
+    both.pages.entries.lanes = {.sequences = 3,
+                                .layer_end = 1,
+                                .heads = 1,
+                                .capacity = 2,
+                                .count = {count.data(), 1, 0, 0},
+                                .position = {position.data(), 2, 0, 0}};
     auto const newest = [](kv::lanes const& of) {
       return std::vector{of.newest({0, 0, 0}), of.newest({1, 0, 0}), of.newest({2, 0, 0})};
     };
     CHECK(newest(both.window.lanes) == std::vector{20, -1, 41});
-    CHECK(newest(both.global.entries.lanes) == std::vector{5, 9, -1});
+    CHECK(newest(both.pages.entries.lanes) == std::vector{5, 9, -1});
     CHECK(newest(kv::lanes_of_pages(both)) == std::vector{20, 9, 41});
     std::vector<int> const slots{2, 0};
     kv::dual_cache const some = kv::only(both, {.slots = slots.data(), .size = 2});
@@ -211,11 +211,11 @@ TEST_SUITE("core/cache") {
 
   TEST_CASE("an entry's bytes are those of its keys, its values and all that moves with them") {
     kv::cache cache{};
-    cache.k = {.element = kv::codec::f32, .dims = 5};
-    cache.v = {.element = kv::codec::bf16, .dims = 3};
+    cache.k = {.element = kv::codec::f32, .channels = 5};
+    cache.v = {.element = kv::codec::bf16, .channels = 3};
     CHECK(kv::entry_bytes(cache) == 26);
-    std::vector<kv::plane> const more = {{.element = kv::codec::opaque, .dims = 7},
-                                         {.element = kv::codec::f16, .dims = 2}};
+    std::vector<kv::plane> const more = {{.element = kv::codec::opaque, .channels = 7},
+                                         {.element = kv::codec::f16, .channels = 2}};
     cache.more = more;
     CHECK(kv::entry_bytes(cache) == 37);
   }

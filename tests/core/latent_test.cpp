@@ -98,10 +98,10 @@ struct mla_pool {
   }
   kv::cache view(bool keys_only) {
     kv::plane const rows{.element = kv::codec::bf16,
-                         .dims = dims,
-                         .unit = page * dims * 2,
-                         .token = dims * 2,
-                         .dim = 2,
+                         .channels = dims,
+                         .unit_stride = page * dims * 2,
+                         .token_stride = dims * 2,
+                         .channel_stride = 2,
                          .bases = {bases.data(), 1, 0, 0, 16}};
     kv::cache made{.shape = {layers, 16, 1, dims, value_dim},
                    .k = rows,
@@ -109,12 +109,12 @@ struct mla_pool {
     made.lanes = {.sequences = 2,
                   .layer_end = layers,
                   .heads = 1,
-                  .bound = 16,
+                  .capacity = 16,
                   .count = {counts.data(), layers, 1, 0},
                   .position = {positions.data(), layers * 16, 16, 0}};
     if (!keys_only) {
       made.v = rows;
-      made.v.dims = value_dim;
+      made.v.channels = value_dim;
     }
     return made;
   }
@@ -128,7 +128,7 @@ TEST_SUITE("core/latent") {
     for (mock_cache* const each : {&only, &inside}) {
       kv::cache const view = each->view();
       CHECK(kv::entry_bytes(view) == 4 * 8);
-      CHECK(kv::values_of(view).rows.dims == 6);
+      CHECK(kv::values_of(view).rows.channels == 6);
       CHECK(kv::values_of(view).row({0, 1, 0}, 3) == kv::keys_of(view).row({0, 1, 0}, 3));
       CHECK(refusal(view).empty());
     }
@@ -163,7 +163,7 @@ TEST_SUITE("core/latent") {
     CHECK(with([](kv::cache& now) { now.v.base += 3 * 4; }) == overlap);
     CHECK(with([](kv::cache& now) { now.v.base += 2; }) == overlap);
     CHECK(with([](kv::cache& now) { now.v.base -= 4; }) == overlap);
-    CHECK(with([](kv::cache& now) { now.v.layer += 4; }) == overlap);
+    CHECK(with([](kv::cache& now) { now.v.layer_stride += 4; }) == overlap);
     CHECK(with([](kv::cache& now) { now.v = now.k, now.shape.value_dim = 0; }) == overlap);
     CHECK(with([](kv::cache& now) { now.v = {}, now.shape.value_dim = 0; }) ==
           "make_plan: v = null, but a plane is the engine's memory");

@@ -66,8 +66,8 @@ TEST_SUITE("core/signals") {
     refuses(" = opaque rows, but only their engine can read them",
             [](kv::plane& rows) { rows.element = kv::codec::opaque; });
     kv::keys wide = kv::keys_of(now.view);
-    wide.rows.dims = 5;
-    now.refuses("decide: keys.dims = 5, but the shape says 4 channels",
+    wide.rows.channels = 5;
+    now.refuses("decide: keys.channels = 5, but the shape says 4 channels",
                 [&] { kv::decide(now.exec, now.policy, kv::signals(now.view.lanes, wide), now.state, now.plan); });
     // Pointers instead of a base are memory, too.
     std::byte* base = now.view.k.base;
@@ -86,8 +86,10 @@ TEST_SUITE("core/signals") {
     for (std::int64_t const stride : {rows.sequence, rows.layer, rows.head, rows.row}) CHECK(stride == 0);
     for (int const count : {rows.dims, rows.heads, rows.rows}) CHECK(count == 0);
     kv::plane const plane;
-    for (std::int64_t const stride : {plane.layer, plane.unit, plane.token, plane.head, plane.dim}) CHECK(stride == 0);
-    CHECK(plane.dims == 0);
+    for (std::int64_t const stride :
+         {plane.layer_stride, plane.unit_stride, plane.token_stride, plane.head_stride, plane.channel_stride})
+      CHECK(stride == 0);
+    CHECK(plane.channels == 0);
   }
 
   TEST_CASE("queries without rows need no memory, others need all of it") {
@@ -151,7 +153,7 @@ TEST_SUITE("core/state") {
     };
     CHECK(refusal([](kv::column&) {}).empty());
     CHECK(refusal([](kv::column& kept) { kept.name = "other"; }) == "refused");
-    CHECK(refusal([](kv::column& kept) { kept.one = kv::per::lane; }) == "refused");
+    CHECK(refusal([](kv::column& kept) { kept.extent = kv::column_extent::lane; }) == "refused");
     CHECK(refusal([](kv::column& kept) { kept.rule = kv::on_move::stay; }) == "refused");
     CHECK(refusal([](kv::column& kept) { kept.bytes = 8; }) == "refused");
     CHECK(refusal([](kv::column& kept) { kept.units = 7; }) == "refused");

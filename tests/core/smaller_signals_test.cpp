@@ -24,7 +24,7 @@ struct fenced_rows {
         memory(static_cast<std::size_t>(sequences * heads * dims * rows), fence::behind, 0.5f),
         exec(1, most) {
     view = make(memory.data(), rows);
-    view.lanes.bound = bound;
+    view.lanes.capacity = bound;
     view.lanes.position.sequence = heads * bound;
     view.lanes.position.head = bound;
     for (int& each : counts) each = held;

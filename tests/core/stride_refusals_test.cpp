@@ -19,10 +19,10 @@ namespace kv = kvpolicy;
 struct by_current_rows {
   static constexpr auto name = "by_current_rows";
   using needs = kv::needs<kv::keys, kv::queries>;
-  using verbs = kv::verbs<kv::ops::attention_mass_t>;
+  using verbs = kv::verbs<kv::ops::compute_attention_mass_t>;
   static constexpr auto decides = kv::granularity::lane;
   void score(auto& exec, auto const& in, kv::score_view const& out) const {
-    kv::ops::attention_mass(exec, in.template get<kv::keys>(), in.template get<kv::queries>(), {}, out);
+    kv::ops::compute_attention_mass(exec, in.template get<kv::keys>(), in.template get<kv::queries>(), {}, out);
   }
   friend bool operator==(by_current_rows const&, by_current_rows const&) = default;
 };

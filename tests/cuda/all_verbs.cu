@@ -61,7 +61,7 @@ void steps(cuda_executor& exec, kv::dual_cache& both, kv::gate const& gates, kv:
   kv::signals const in{both.window.lanes};
   kv::step(exec, policy, in, both, state, plans, {.tokens = 1, .position = 0}, [&] {
     kv::observe(exec, policy, kv::signals{both.window.lanes, gates, retention}, state);
-    kv::select_pages(exec, policy, kv::signals{both.global.entries.lanes, rows}, state.global, plans);
+    kv::select_pages(exec, policy, kv::signals{both.pages.entries.lanes, rows}, state.pages, plans);
   });
 }
 

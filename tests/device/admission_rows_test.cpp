@@ -33,16 +33,16 @@ struct any_window {
     scales.resize(size(where.units * where.unit_tokens * token), std::byte{9});
     more = {{.base = scales.data(),
              .element = kv::codec::opaque,
-             .dims = 3,
-             .layer = 3 * heads,
-             .unit = where.unit_tokens * token,
-             .token = token,
-             .head = 3,
-             .dim = 1}};
+             .channels = 3,
+             .layer_stride = 3 * heads,
+             .unit_stride = where.unit_tokens * token,
+             .token_stride = token,
+             .head_stride = 3,
+             .channel_stride = 1}};
     std::int64_t begin = 0;
     for (int const bytes : {4, 6}) {
       std::int64_t const row = std::int64_t{bytes} * (how.bound + ahead);
-      columns.push_back({{bytes == 4 ? "four" : "six", kv::per::lane_entry, kv::on_move::permute, bytes, 0},
+      columns.push_back({{bytes == 4 ? "four" : "six", kv::column_extent::lane_entry, kv::on_move::permute, bytes, 0},
                          {numbers.data() + begin + ahead * bytes, row * heads * how.model.layers, row * heads, row}});
       begin += row * cache.lane_count();
     }

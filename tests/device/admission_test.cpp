@@ -103,15 +103,15 @@ TEST_SUITE("device/admission") {
               64, [](auto& on) { on.length[0] = 10; }, [](auto& on) { on.chunk({3}); }) ==
           "ingest: position (0) = 10, but positions ascend");
     CHECK(refused(7, nothing, [](auto& on) { on.step({1}); }) ==
-          "promote: global.lanes.count (0) = 8, but a lane holds at most `bound` entries");
+          "promote: pages.lanes.count (0) = 8, but a lane holds at most `capacity` entries");
     CHECK(refused(
-              64, [](auto& on) { *on.both.global.pages.count = 1; }, two) ==
+              64, [](auto& on) { *on.both.pages.free_pages.count = 1; }, two) ==
           "promote: pages (1) = 2, but the pool has only as many free pages as the number in parentheses");
     CHECK(refused(
               64, [&](auto& on) { top_page(on) = on.engine->sentinel(); }, two)
               .starts_with("promote: pages.free (0) = "));
     CHECK(refused(
-              64, [](auto& on) { on.both.global.entries.lanes.position.row({0, 1, 0})[5] = 7; }, two) ==
+              64, [](auto& on) { on.both.pages.entries.lanes.position.row({0, 1, 0})[5] = 7; }, two) ==
           "promote: position (2) = 7, but positions ascend");
   }
 
@@ -142,8 +142,8 @@ TEST_SUITE("device/admission") {
     device_executor device;
     for (int s = 0; s < 10; ++s) {
       *both.window.lanes.count.row({s, 0, 0}) = 3;
-      *both.global.entries.lanes.count.row({s, 1, 1}) = 1;
-      *both.global.entries.lanes.position.row({s, 1, 1}) = s == 9 ? 7 : -1;
+      *both.pages.entries.lanes.count.row({s, 1, 1}) = 1;
+      *both.pages.entries.lanes.position.row({s, 1, 1}) = s == 9 ? 7 : -1;
     }
     auto const refused = [&](kv::append_request const& last) {
       std::vector<kv::append_request> fresh;
@@ -152,7 +152,7 @@ TEST_SUITE("device/admission") {
       }
       fresh.push_back(last);
       return error_of([&] {
-        kv::ops::refuse_new_tokens(device, "step", both.window.lanes, both.global.entries.lanes,
+        kv::ops::refuse_new_tokens(device, "step", both.window.lanes, both.pages.entries.lanes,
                                    std::span<kv::append_request const>(fresh));
         device.check();
       });

@@ -63,7 +63,7 @@ bool agree(Verb const& verb, kv::score_view const& scores, Rule const& rule, dev
   bool same = expected.report() == found.report() && found.view().indptr[0] == 0;
   for (int s = 0; s < scores.segments(); ++s) {
     same = same && expected.view().indptr[s + 1] == found.view().indptr[s + 1];
-    same = same && expected.view().seen[s] == found.view().seen[s] && expected.kept(s) == found.kept(s);
+    same = same && expected.view().entry_count[s] == found.view().entry_count[s] && expected.kept(s) == found.kept(s);
   }
   return same;
 }
@@ -73,7 +73,7 @@ void any_lanes() {
   int const heads = *rc::gen::inRange(1, 5);
   int const bound = *rc::gen::element(33, 1, 31, 32, 40, 130, 700);
   dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
-  auto const decides = random.one_of<kv::granularity>({{}, {}, kv::granularity::layer, kv::granularity::token});
+  auto const decides = random.one_of<kv::granularity>({{}, {}, kv::granularity::layer, kv::granularity::sequence});
   bool const ragged = decides == kv::granularity::lane;
   std::vector<int> counts(static_cast<std::size_t>(2 * layers * heads), random.below(bound + 1));
   for (int& each : counts) each = !ragged ? each : random.chance(40) ? bound : random.below(bound + 1);

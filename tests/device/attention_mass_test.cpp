@@ -48,8 +48,8 @@ struct batch {
       if (how.domain == kv::key_domain::candidates) out.all()[e] = e % 5 == 2 ? lowest : 0;
     }
     using backend = typename Executor::backend;
-    exec.reserve(kv::detail::scratch_of_verb<kv::ops::attention_mass_t, backend>(cache.model(), lanes));
-    kv::ops::attention_mass(exec, kv::keys_of(cache.view()), rows, how, out.view());
+    exec.reserve(kv::detail::scratch_of_verb<kv::ops::compute_attention_mass_t, backend>(cache.model(), lanes));
+    kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), rows, how, out.view());
     if constexpr (requires { exec.check(); }) exec.check();
     return out.all();
   }
@@ -106,7 +106,7 @@ TEST_SUITE("device/attention_mass") {
           kv::attention_mass_options how = any_options();
           auto decides = kv::granularity::lane;
           if (shape.shared_entries) {
-            decides = *rc::gen::element(kv::granularity::layer, kv::granularity::token);
+            decides = *rc::gen::element(kv::granularity::layer, kv::granularity::sequence);
             how.accumulate = false;
             if (how.domain != kv::key_domain::candidates) {
               how.lanes = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
@@ -236,10 +236,11 @@ TEST_SUITE("device/attention_mass") {
     device_executor device(numbers_of(128, 1024), 3);
     kv::attention_mass_options const sums{.rows = kv::reduction::mean};
     CHECK(alike(of.mass(device, of.queries.view(), sums), of.mass(host, of.queries.view(), sums)));
-    CHECK_THROWS_WITH_AS(of.mass(device, of.queries.view(), {.rows = kv::reduction::max}),
-                         "attention_mass: queries.rows = 1030, but a device takes 1024 rows at once, of more it can "
-                         "add masses up and nothing else, unless their log-sum-exps are given",
-                         kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(
+        of.mass(device, of.queries.view(), {.rows = kv::reduction::max}),
+        "compute_attention_mass: queries.rows = 1030, but a device takes 1024 rows at once, of more it can "
+        "add masses up and nothing else, unless their log-sum-exps are given",
+        kv::invalid_argument);
   }
 
   TEST_CASE("misaligned keys and rows are refused") {
@@ -248,10 +249,11 @@ TEST_SUITE("device/attention_mass") {
     device_executor device;
     kv::query_view rows = of.queries.view();
     rows.base += 2;
-    CHECK_THROWS_WITH_AS(of.mass(device, rows, {}),
-                         "attention_mass: queries = misaligned rows, but a device reads elements of 4 bytes where they "
-                         "are aligned",
-                         kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(
+        of.mass(device, rows, {}),
+        "compute_attention_mass: queries = misaligned rows, but a device reads elements of 4 bytes where they "
+        "are aligned",
+        kv::invalid_argument);
   }
 }
 

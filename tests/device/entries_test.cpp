@@ -27,11 +27,13 @@ struct batch {
   std::vector<kv::recorded_column> columns;
 
   explicit batch(mock_options const& shape) : cache(shape) {
-    for (auto const& [one, bytes] : {std::pair{kv::per::lane_entry, 4}, {kv::per::lane_entry, 3}, {kv::per::lane, 8}}) {
+    for (auto const& [one, bytes] : {std::pair{kv::column_extent::lane_entry, 4},
+                                     {kv::column_extent::lane_entry, 3},
+                                     {kv::column_extent::lane, 8}}) {
       std::int64_t const row = std::int64_t{shape.bound} * bytes;
       auto& rows = memory.emplace_back(static_cast<std::size_t>(row * cache.lane_count()), std::byte{0xA5});
       std::int64_t const layer = row * shape.model.kv_heads;
-      columns.push_back({{.one = one, .bytes = bytes}, {rows.data(), layer * shape.model.layers, layer, row}});
+      columns.push_back({{.extent = one, .bytes = bytes}, {rows.data(), layer * shape.model.layers, layer, row}});
     }
   }
 };
@@ -92,7 +94,7 @@ void choose(owned_keep& keep, dice random, mock_cache& of) {
     auto const some = random.subset(count, random.chance(40) ? count / 2 : random.below(count + 1));
     std::copy(some.begin(), some.end(), made.indices + made.indptr[segment]);
     made.indptr[segment + 1] = made.indptr[segment] + std::ssize(some);
-    made.seen[segment] = random.chance(5) ? count + 1 : count;
+    made.entry_count[segment] = random.chance(5) ? count + 1 : count;
   }
 }
 
@@ -145,7 +147,7 @@ TEST_SUITE("device/entries") {
       batch expected(shape), found(shape);
       fill(expected.cache, true);
       fill(found.cache, true);
-      auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::token);
+      auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence);
       owned_keep keep(kv::contiguous_scores(found.cache.lanes(), decides, nullptr, shape.bound));
       choose(keep, dice(shape.seed), found.cache);
       std::vector<kv::apply_stats> told(2, {1, 2, 3}), dropped(2);  // on the heap: a device sees no stack
@@ -190,7 +192,7 @@ TEST_SUITE("device/entries") {
     };
     change{0, {0, 6, 3, false}}(device, on);
     device.check();
-    CHECK(error({0, {0, 3, 9, false}}) == "append: tokens (0) = 3, but a lane holds at most `bound` entries");
+    CHECK(error({0, {0, 3, 9, false}}) == "append: tokens (0) = 3, but a lane holds at most `capacity` entries");
     CHECK(error({0, {0, 1, 8, false}}) == "append: position (0) = 8, but positions ascend");
     on.cache.put({0, 1, 0}, {1, 20});
     CHECK(error({0, {0, 1, 15, false}}) == "append: position (2) = 15, but positions ascend");

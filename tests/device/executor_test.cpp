@@ -91,7 +91,7 @@ TEST_SUITE("device/executor") {
     CHECK(error_of([&] { exec.check(); }).empty());
     told(kv::fault::append_position, 4);
     told(kv::fault::append_bound, 9);  // one launch may find both
-    CHECK(error_of([&] { exec.check(); }) == "append: tokens (7) = 102, but a lane holds at most `bound` entries");
+    CHECK(error_of([&] { exec.check(); }) == "append: tokens (7) = 102, but a lane holds at most `capacity` entries");
   }
 
   TEST_CASE("launch numbers that no block can have are refused") {

@@ -38,7 +38,7 @@ struct folding {
     }
     owned_lanes const lanes(sequences, layers, heads, bound, counts);
     owned_scores fine(lanes.view());
-    owned_scores coarse(lanes.view(), by_layer ? kv::granularity::layer : kv::granularity::token);
+    owned_scores coarse(lanes.view(), by_layer ? kv::granularity::layer : kv::granularity::sequence);
     for (float& each : fine.all()) each = troubled_score(random, trouble::ties);
     int const rows = by_layer ? heads : layers * heads;
     for (int layer = 0; layer < layers; layer += at_once ? layers : 1) {

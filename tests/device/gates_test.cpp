@@ -197,7 +197,7 @@ TEST_SUITE("device/gates") {
     rows.rows.base -= 2;
     std::vector<float> sums(5 * 8), scores(4);
     mock_queries const memory(cache, kv::codec::f32, 1, 1);
-    kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::token, scores.data(), 4);
+    kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::sequence, scores.data(), 4);
     kv::token_features const features{sums.data(), 8, 4};
     kv::ops::feature_sums(device, kv::keys_of(cache.view()), memory.view(), kv::key_sums{}, among, features);
     CHECK(refused().empty());

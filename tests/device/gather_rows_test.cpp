@@ -81,7 +81,7 @@ struct fresh_keep {
   }
   [[nodiscard]] kv::keep_set view(kv::lanes const& who) {
     kv::keep_set made = of.view();
-    made.seen = seen.data();
+    made.entry_count = seen.data();
     made.lanes = who;
     return made;
   }
@@ -126,9 +126,9 @@ TEST_SUITE("device/gather_rows") {
     holds("any cache", [] {
       gathering how{.shape = any_mock()};
       if (how.shape.memory == arrangement::transposed_v) how.shape.skew = 0;
-      how.decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::token);
-      how.shape.shared_entries = how.decides == kv::granularity::token;
-      how.begin = how.decides == kv::granularity::token ? 0 : *rc::gen::inRange(0, how.shape.model.layers);
+      how.decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence);
+      how.shape.shared_entries = how.decides == kv::granularity::sequence;
+      how.begin = how.decides == kv::granularity::sequence ? 0 : *rc::gen::inRange(0, how.shape.model.layers);
       how.planes = how.shape.memory == arrangement::one_pool ? 0 : *rc::gen::element(0, 1, 8);
       how.threads = *rc::gen::element(32, 64, 128);
       RC_LOG() << how.shape << ", " << how.threads << " threads\n";

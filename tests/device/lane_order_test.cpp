@@ -87,7 +87,7 @@ struct engine {
     for (kv::recorded_column const& each : state.columns(view.lanes)) {
       for (int i = 0; i < cache.lane_count(); ++i) {
         kv::lane const one = cache.lane_at(i);
-        int const elements = each.about.one == kv::per::lane_entry ? cache.held(one) : 0;
+        int const elements = each.about.extent == kv::column_extent::lane_entry ? cache.held(one) : 0;
         std::byte const* const from = each.rows.row(one);
         all.insert(all.end(), from, from + std::ptrdiff_t{each.about.bytes} * elements);
       }
@@ -276,7 +276,7 @@ void replaces_alike() {
   how.bound = *rc::gen::element(9, 40);
   how.spare = 1 + 8 * how.bound;
   bool const slots = how.page == 1 && (!how.by_lane || *rc::gen::arbitrary<bool>());
-  auto const decides = how.by_lane ? kv::granularity::lane : kv::granularity::token;
+  auto const decides = how.by_lane ? kv::granularity::lane : kv::granularity::sequence;
   held_batch expected(how), found(how);
   kv::host_executor host;
   device_executor device(numbers_of(*rc::gen::element(32, 96)), how.seed);

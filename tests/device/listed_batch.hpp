@@ -27,7 +27,7 @@ struct listed_batch {
 
   listed_batch(slot_options const& shape, bool pool_of_layers)
       : cache(shape), random(shape.seed), one_pool(pool_of_layers), view(cache.view()) {
-    if (one_pool) view.k.layer = view.v.layer = 0;
+    if (one_pool) view.k.layer_stride = view.v.layer_stride = 0;
     bits.assign(static_cast<std::size_t>(cache.rows * cache.units), 0xA5A5A5A5u);
     if (one_pool || random.chance(50)) {
       auto const slots = random.permutation(cache.units - 1);
@@ -120,8 +120,8 @@ struct listed_batch {
     if (!redirects) return made;
     made.map = cache.map_table();
     made.dead = cache.dead();
-    made.prefix = cache.table<int const>(cache.prefix, 1);
-    made.locked = cache.table<int const>(cache.locked, 1);
+    made.protected_prefix = cache.table<int const>(cache.prefix, 1);
+    made.locked_prefix = cache.table<int const>(cache.locked, 1);
     made.released = cache.released_list();
     return made;
   }

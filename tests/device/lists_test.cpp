@@ -33,7 +33,7 @@ void rewrites(slot_options const& shape, launch_numbers const& numbers, bool one
     if (trouble == list_trouble::equal_slots) on->repeat_slots(std::is_same_v<Shared, every_third>);
     if (trouble == list_trouble::wrong_slot) on->trouble();
   }
-  auto const decides = shape.by_lane ? kv::granularity::lane : kv::granularity::token;
+  auto const decides = shape.by_lane ? kv::granularity::lane : kv::granularity::sequence;
   owned_keep keep(kv::contiguous_scores(found.view.lanes, decides, nullptr, shape.bound));
   found.choose(keep);
   std::vector<std::int64_t> freed(2, 5);  // on the heap: a device sees no stack
@@ -93,7 +93,7 @@ TEST_SUITE("device/lists") {
       on->repeat_slots(false);
       for (int e = 6; e < 12; ++e) on->of(on->cache.list, 1, e) = on->cache.dead();
     }
-    owned_keep keep(kv::contiguous_scores(found.view.lanes, kv::granularity::token, nullptr, shape.bound));
+    owned_keep keep(kv::contiguous_scores(found.view.lanes, kv::granularity::sequence, nullptr, shape.bound));
     found.choose(keep);
     auto const rewrite = [&](auto& exec, listed_batch& on) {
       kv::ops::rewrite_list(exec, keep.view(), on.view, on.edit<kv::nobody>(true, false), nullptr);
@@ -110,7 +110,7 @@ TEST_SUITE("device/lists") {
       for (int i = 0; i < 12; ++i) on.of(on.cache.position, i / 6, i % 6) = i % 6;
       for (int i = 0; i < 12; ++i) on.of(on.cache.map, i / 6, i % 6) = i;
       change(on);
-      owned_keep keep(kv::contiguous_scores(on.view.lanes, kv::granularity::token, nullptr, 6));
+      owned_keep keep(kv::contiguous_scores(on.view.lanes, kv::granularity::sequence, nullptr, 6));
       device_executor device;
       device.reserve(scratch_of_every_verb<device_executor::backend>(on.view));
       kv::ops::check_list(device, keep.view(), on.view, on.edit<kv::nobody>(true, true));

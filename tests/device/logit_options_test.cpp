@@ -56,8 +56,8 @@ struct batch {
       if (how.domain == kv::key_domain::candidates) out.all()[e] = e % 5 == 2 ? lowest : 0;
     }
     using backend = typename Executor::backend;
-    exec.reserve(kv::detail::scratch_of_verb<kv::ops::attention_mass_t, backend>(cache.model(), lanes));
-    kv::ops::attention_mass(exec, logits.keys_of(cache.view()), queries.view(), how, out.view());
+    exec.reserve(kv::detail::scratch_of_verb<kv::ops::compute_attention_mass_t, backend>(cache.model(), lanes));
+    kv::ops::compute_attention_mass(exec, logits.keys_of(cache.view()), queries.view(), how, out.view());
     if constexpr (requires { exec.check(); }) exec.check();
     return out.all();
   }
@@ -147,7 +147,7 @@ TEST_SUITE("device/logit_options") {
           batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16),
                    *rc::gen::element(1, 3, 0, 9, 17), coin(), coin(), coin());
           kv::attention_mass_options const how = any_options();
-          auto const decides = shape.shared_entries ? kv::granularity::token : kv::granularity::lane;
+          auto const decides = shape.shared_entries ? kv::granularity::sequence : kv::granularity::lane;
           if (coin()) {
             of.queries.bring_lse();
             for (int s = 0; s < shape.sequences; ++s) {

@@ -42,7 +42,7 @@ class listed_keep {
     keep_.decides = decides;
     keep_.indptr = offset_.data();
     keep_.indices = ordinal_.data();
-    keep_.seen = seen_.data();
+    keep_.entry_count = seen_.data();
   }
   listed_keep(listed_keep const&) = delete;
   listed_keep& operator=(listed_keep const&) = delete;
@@ -60,11 +60,12 @@ class held_bytes {
   held_bytes(int lanes, kv::lanes const& batch, std::uint64_t seed) : random_(seed) {
     using enum kv::on_move;
     for (int const width : {4, 3, 16, 1})
-      add(lanes, batch, {"moved", kv::per::lane_entry, permute, width}, batch.bound);
-    add(lanes, batch, {"fixed", kv::per::lane_entry, stay, 4}, batch.bound);
-    add(lanes, batch, {"window", kv::per::window_row, permute, 4}, batch.bound);
-    add(lanes, batch, {"known", kv::per::lane, recompute, 4}, 1);
-    for (int i = 0; i < lanes; ++i) reinterpret_cast<int*>(memory_.back().data())[i] = random_.below(batch.bound + 1);
+      add(lanes, batch, {"moved", kv::column_extent::lane_entry, permute, width}, batch.capacity);
+    add(lanes, batch, {"fixed", kv::column_extent::lane_entry, stay, 4}, batch.capacity);
+    add(lanes, batch, {"window", kv::column_extent::window_row, permute, 4}, batch.capacity);
+    add(lanes, batch, {"known", kv::column_extent::lane, recompute, 4}, 1);
+    for (int i = 0; i < lanes; ++i)
+      reinterpret_cast<int*>(memory_.back().data())[i] = random_.below(batch.capacity + 1);
   }
   [[nodiscard]] std::span<kv::recorded_column const> view() const { return columns_; }
   [[nodiscard]] std::vector<std::vector<std::byte>> const& bytes() const { return memory_; }

@@ -77,10 +77,10 @@ template <class Executor>
 std::vector<float> scores_of(Executor& exec, mock_cache& cache, kv::page_bound_view const& bounds,
                              kv::query_view const& rows, kv::reduction group) {
   kv::lanes pages = cache.lanes();
-  pages.bound = kv::detail::pages_for(pages.bound, bounds.page);
-  std::vector<float> all(static_cast<std::size_t>(pages.size() * pages.bound), -7);
+  pages.capacity = kv::detail::pages_for(pages.capacity, bounds.page);
+  std::vector<float> all(static_cast<std::size_t>(pages.size() * pages.capacity), -7);
   kv::ops::page_scores(exec, cache.lanes(), bounds, rows, group,
-                       kv::contiguous_scores(pages, kv::granularity::lane, all.data(), pages.bound));
+                       kv::contiguous_scores(pages, kv::granularity::lane, all.data(), pages.capacity));
   if constexpr (requires { exec.check(); }) exec.check();
   return all;
 }
@@ -173,7 +173,7 @@ TEST_SUITE("device/pages") {
     cache.set_drafts(1, 1);
     std::vector<int> count(3, -1), position(6, -1);
     kv::lanes pages = cache.lanes();
-    pages.bound = 5;
+    pages.capacity = 5;
     pages.count.data = count.data();
     pages.position = {position.data(), 0, 0, 0};
     device_executor device;

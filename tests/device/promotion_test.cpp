@@ -120,10 +120,10 @@ TEST_SUITE("device/promotion") {
       auto const ask = [&](std::vector<int> const& tokens) { return now.ask([&](auto& on) { on.step(tokens); }); };
       for (int t = 0; t < 8; ++t) REQUIRE(ask({1, 1, 1}).empty());
       auto const set_free = [&](int pages) {
-        *now.expected.both.global.pages.count = pages;
-        *now.found.both.global.pages.count = pages;
+        *now.expected.both.pages.free_pages.count = pages;
+        *now.found.both.pages.free_pages.count = pages;
       };
-      int const free = *now.found.both.global.pages.count;
+      int const free = *now.found.both.pages.free_pages.count;
       set_free(0);
       for (auto* each : {&now.expected.both, &now.found.both}) each->window.lanes.in_flight[1] = 1;
       auto const before = now.found.bytes();

@@ -26,7 +26,7 @@ struct picking : kv::plain_top_k {
 
 /// The best of all lanes of a sequence together.
 struct pooling_best : kv::plain_top_k {
-  [[nodiscard]] KVPOLICY_HD kv::budget_scope scope() const { return kv::budget_scope::global; }
+  [[nodiscard]] KVPOLICY_HD kv::budget_scope scope() const { return kv::budget_scope::sequence; }
 };
 
 enum class pick { top_k, select_if, argmin };
@@ -78,7 +78,7 @@ struct batch {
 };
 
 std::string const rule = ", but lanes that decide together hold the same tokens";
-std::string const limits = ", but a lane holds 0 to `bound` entries, and its drafts are among them";
+std::string const limits = ", but a lane holds 0 to `capacity` entries, and its drafts are among them";
 
 }  // namespace
 
@@ -98,7 +98,7 @@ TEST_SUITE("device/refused_lanes") {
 
   TEST_CASE("layers of a token that hold other tokens are told of; other tokens behind their entries are none") {
     for (pick const how : all_picks) {
-      deciding some(1, 2, 2, kv::granularity::token, {4, 4, 4, 4});
+      deciding some(1, 2, 2, kv::granularity::sequence, {4, 4, 4, 4});
       some.lanes.view().position.row({0, 1, 1})[4] = 99;
       some.run(how);
       CHECK(some.error().empty());
@@ -155,7 +155,7 @@ TEST_SUITE("device/refused_lanes") {
       CHECK(now.refuses([&] { kv::ops::truncate_entries(now.device, batch, 1, 2); }) == "truncate: " + text);
       std::vector<float> floats(std::size_t{8} * 9);
       owned_keep keep(kv::contiguous_scores(batch, kv::granularity::lane, floats.data(), 9));
-      for (int i = 0; i < 8; ++i) keep.view().seen[i] = i == 6 ? (count > 9 ? 9 : 0) : 4;
+      for (int i = 0; i < 8; ++i) keep.view().entry_count[i] = i == 6 ? (count > 9 ? 9 : 0) : 4;
       CHECK(now.refuses([&] {
         kv::ops::refuse_stale(now.device, batch, keep.view());
         kv::ops::set_counts(now.device, batch, keep.view());

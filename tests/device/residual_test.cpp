@@ -59,10 +59,10 @@ struct answer {
 
   void make(auto& exec, kv::lanes const& batch, kv::turn_queries const& turn, kv::residual_head const& head,
             kv::residual_options const& how) {
-    std::vector<float> temp_storage(static_cast<std::size_t>(kv::ops::residual_t::scratch_floats(head, batch.bound)),
+    std::vector<float> temp_storage(static_cast<std::size_t>(kv::ops::residual_t::scratch_floats(head, batch.capacity)),
                                     NAN);
-    kv::token_features const of{features.data(), head.dims, batch.bound};
-    kv::score_view const out = kv::contiguous_scores(batch, kv::granularity::token, scores.data(), batch.bound);
+    kv::token_features const of{features.data(), head.dims, batch.capacity};
+    kv::score_view const out = kv::contiguous_scores(batch, kv::granularity::sequence, scores.data(), batch.capacity);
     kv::ops::residual(exec, of, turn, head, how, out, temp_storage.data());
     if constexpr (requires { exec.check(); }) exec.check();
   }
@@ -98,7 +98,7 @@ struct long_sequence {
     for (int i = entries - 3; i < entries; ++i) given.scores[static_cast<std::size_t>(i)] = 1;
     lanes = {.layer_end = 1,
              .heads = 1,
-             .bound = bound,
+             .capacity = bound,
              .count = {count.data(), 0, 0, 0},
              .position = {position.data(), 0, 0, 0}};
     turn.heads = 1;
@@ -122,7 +122,7 @@ TEST_SUITE("device/residual") {
           auto const capacity =
               static_cast<std::size_t>(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
           std::vector<float> expected(capacity, 3.0f), found(capacity, 3.0f), none(capacity);
-          kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::token, none.data(), 1);
+          kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::sequence, none.data(), 1);
           kv::host_executor host;
           host.reserve(4096);
           device_executor device(numbers(*rc::gen::element(32, 64, 128)), shape.seed);
@@ -174,7 +174,7 @@ TEST_SUITE("device/residual") {
           auto const capacity =
               static_cast<std::size_t>(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
           std::vector<float> from_host(capacity), from_device(capacity);
-          kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::token, found.data(), 1);
+          kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::sequence, found.data(), 1);
           for (auto* const to : {&from_host, &from_device}) {
             kv::token_features const out{to->data(), shape.model.head_dim, shape.bound};
             if (to == &from_host) {

@@ -1,4 +1,4 @@
-// The device's rings of query rows, numbers that entries are born with and memories of turns against the host's.
+// The device's rings of query rows, numbers that come with new entries and memories of turns against the host's.
 
 #include <doctest/doctest.h>
 #include <rapidcheck.h>

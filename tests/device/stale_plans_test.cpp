@@ -123,7 +123,7 @@ void refuses_each_changed_layer() {
       }
     }
   };
-  for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::token}) {
+  for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence}) {
     kv::reduce_lanes<kv::knorm> const score{.decides = decides};
     check(kv::eviction{.score = score, .budget = kv::per_lane{6}}, decides);
     check(kv::eviction{.score = score, .pick = kv::at_least{.least = -3, .unbounded = true}}, decides);

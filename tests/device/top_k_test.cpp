@@ -60,7 +60,7 @@ struct between : scattered {
 void poison(kv::keep_set const& keep) {
   std::fill_n(keep.indices, keep.capacity, -7);
   std::fill_n(keep.indptr, keep.segments() + 1, -7);
-  std::fill_n(keep.seen, keep.segments(), -7);
+  std::fill_n(keep.entry_count, keep.segments(), -7);
   *keep.report = {7, 7, 7, 7, 7};
 }
 
@@ -110,7 +110,7 @@ template <class Rule>
 bool agree(kv::score_view const& scores, Rule const& rule, watched_device& device) {
   owned_keep expected(scores), found(scores);
   kv::host_executor host;
-  host.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, scores.lanes.bound));
+  host.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, scores.lanes.capacity));
   device.reserve(kv::implementation<kv::ops::top_k_t, device_executor::backend>::scratch({}, scores.lanes));
   poison(found.view());
   kv::ops::top_k(host, scores, rule, expected.view());
@@ -119,7 +119,7 @@ bool agree(kv::score_view const& scores, Rule const& rule, watched_device& devic
   bool same = expected.report() == found.report() && found.view().indptr[0] == 0;
   for (int s = 0; s < scores.segments(); ++s) {
     same = same && expected.view().indptr[s + 1] == found.view().indptr[s + 1];
-    same = same && expected.view().seen[s] == found.view().seen[s] && expected.kept(s) == found.kept(s);
+    same = same && expected.view().entry_count[s] == found.view().entry_count[s] && expected.kept(s) == found.kept(s);
   }
   return same;
 }
@@ -156,7 +156,7 @@ void any_lanes(devices& some, bool pooled, bool by_run) {
   trouble const what = any_trouble();
   for (float& each : scores.all()) each = troubled_score(random, what);
   scattered rule = any_rule(random, bound);
-  if (pooled) rule.pool = random.chance(50) ? kv::budget_scope::layer : kv::budget_scope::global;
+  if (pooled) rule.pool = random.chance(50) ? kv::budget_scope::layer : kv::budget_scope::sequence;
   device_pair& device = some.of[random.below(devices::many)];
   if (by_run) {
     RC_ASSERT(agree(scores.view(), between{rule, random.below(9), random.below(9)}, device));

@@ -86,7 +86,7 @@ bool is_the_hosts(slot_options const& how, int threads, std::size_t scratch, boo
   batch on_host(how);
   auto const held = std::make_unique<batch>(how);  // a device sees no stack
   batch& on_device = *held;
-  auto const decides = how.by_lane ? kv::granularity::lane : kv::granularity::token;
+  auto const decides = how.by_lane ? kv::granularity::lane : kv::granularity::sequence;
   kv::lanes const batch = on_host.cache.lanes();
   dice random(how.seed + 3);
   std::vector<std::vector<int>> lists;
@@ -168,7 +168,7 @@ TEST_SUITE("device/units") {
         if (part == 2) return kv::only(all, {slots->data(), static_cast<int>(slots->size()), slots->data()});
         return part == 1 ? all.sequences_only(begin, how.sequences) : all;
       };
-      auto const decides = how.by_lane ? kv::granularity::lane : kv::granularity::token;
+      auto const decides = how.by_lane ? kv::granularity::lane : kv::granularity::sequence;
       kv::lanes const some = lanes_of(on_host.cache.lanes());
       std::vector<std::vector<int>> lists;
       for (int segment = 0; segment < kv::segments(some, decides); ++segment) {

@@ -104,16 +104,16 @@ int none(int) { return 0; }
 kv::lanes lanes_of(int* count, int* position, int entries) {
   return {.layer_end = 2,
           .heads = 2,
-          .bound = entries,
+          .capacity = entries,
           .count = {count, lanes, 2, 1},
           .position = {position, lanes * entries, 2 * entries, entries}};
 }
 
 kv::plane pool_of(int rows) {
   return {.base = reinterpret_cast<std::byte*>(filled<float>(static_cast<std::size_t>(rows * model.head_dim), number)),
-          .dims = model.head_dim,
-          .unit = row,
-          .dim = 4};
+          .channels = model.head_dim,
+          .unit_stride = row,
+          .channel_stride = 4};
 }
 
 /// One pool of slots; each lane has a list of its own.
@@ -191,15 +191,15 @@ TEST_SUITE("device/untouched") {
     auto* const oldest = filled<int>(1, none);
     auto* const table = filled<int>(lanes * 10, [](int) { return pages; });
     kv::plane ring = pool_of(lanes * window);
-    ring.head = row * window;
-    ring.layer = 2 * ring.head;
-    ring.token = std::exchange(ring.unit, lanes * row * window);
+    ring.head_stride = row * window;
+    ring.layer_stride = 2 * ring.head_stride;
+    ring.token_stride = std::exchange(ring.unit_stride, lanes * row * window);
     kv::plane rows = pool_of((pages + 1) * page);
-    rows.token = std::exchange(rows.unit, row * page);
+    rows.token_stride = std::exchange(rows.unit_stride, row * page);
     kv::dual_cache both{.window = {.shape = model,
                                    .lanes = {.layer_end = 2,
                                              .heads = 2,
-                                             .bound = window,
+                                             .capacity = window,
                                              .count = {filled<int>(1, none)},
                                              .position = {filled<int>(window, none)}},
                                    .k = ring,
@@ -207,7 +207,7 @@ TEST_SUITE("device/untouched") {
                                    .where = {kv::locating::ring, {oldest}, window, 1}},
                         .oldest = {oldest}};
     both.window.v.base = pool_of(lanes * window).base;
-    both.global = {
+    both.pages = {
         .entries = {.shape = model,
                     .lanes = lanes_of(filled<int>(lanes, none), filled<int>(lanes * bound, none), bound),
                     .k = rows,
@@ -215,8 +215,8 @@ TEST_SUITE("device/untouched") {
                     .where = kv::block_table({table, 40, 20, 10}, page, pages + 1)},
         .table = {table, 40, 20, 10},
         .num_pages = {filled<int>(lanes, none), lanes, 2, 1},
-        .pages = {filled<int>(pages, [](int i) { return i; }), filled<int>(1, [](int) { return pages; }), pages}};
-    both.global.entries.v.base = pool_of((pages + 1) * page).base;
+        .free_pages = {filled<int>(pages, [](int i) { return i; }), filled<int>(1, [](int) { return pages; }), pages}};
+    both.pages.entries.v.base = pool_of((pages + 1) * page).base;
     closed_executor exec;
     auto state = kv::make_state(exec, policy, both);
     auto plans = kv::make_plan(exec, policy, both);
@@ -224,14 +224,14 @@ TEST_SUITE("device/untouched") {
     kv::queries const asks = queries(1);
     for (int t = 0; t < 30; ++t) {
       kv::step(exec, policy, kv::signals{both.window.lanes}, both, state, plans, {.tokens = 1, .position = t}, [&] {
-        kv::select_pages(exec, policy, kv::signals{both.global.entries.lanes, asks}, state.global, plans);
+        kv::select_pages(exec, policy, kv::signals{both.pages.entries.lanes, asks}, state.pages, plans);
       });
     }
     kv::truncate(exec, both, state, 0, 29);
     CHECK(exec.copies == 0);
     exec.check();
     int count = 0;
-    exec.fetch(&count, both.global.entries.lanes.count.data, 1);
+    exec.fetch(&count, both.pages.entries.lanes.count.data, 1);
     CHECK(count == 2);  // the sinks
   }
 }

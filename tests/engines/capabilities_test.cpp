@@ -17,7 +17,7 @@ void supports_exactly(engines::capabilities const& can, std::initializer_list<ap
     auto const by = static_cast<applier>(i);
     INFO(can.name, " by ", engines::names(by)[i]);
     CHECK(engines::supports(can, by) == (std::find(expected.begin(), expected.end(), by) != expected.end()));
-    CHECK(error_of([&] { engines::check(can, kv::granularity::token, engines::names(by)[i]); }).empty() ==
+    CHECK(error_of([&] { engines::check(can, kv::granularity::sequence, engines::names(by)[i]); }).empty() ==
           engines::supports(can, by));
   }
 }
@@ -121,11 +121,11 @@ TEST_SUITE("engines/capabilities") {
     CHECK(error_of([] {
             engines::check(engines::sglang::can, kv::granularity::layer, "list_rewrite");
           }).find("reduce_lanes") != std::string::npos);
-    CHECK(error_of([] { engines::check(engines::tensorrt_llm::can, kv::granularity::token, "list_rewrite"); }) ==
+    CHECK(error_of([] { engines::check(engines::tensorrt_llm::can, kv::granularity::sequence, "list_rewrite"); }) ==
           "bind: layout = list_rewrite, but tensorrt_llm: no single token can leave a sequence");
-    CHECK(error_of([] { engines::check(engines::vllm::can, kv::granularity::token, "pack"); }) ==
+    CHECK(error_of([] { engines::check(engines::vllm::can, kv::granularity::sequence, "pack"); }) ==
           "bind: layout = pack, but it is none of the appliers");
-    auto const tokens = kv::eviction{.score = kv::reduce_lanes<kv::knorm>{.decides = kv::granularity::token}};
+    auto const tokens = kv::eviction{.score = kv::reduce_lanes<kv::knorm>{.decides = kv::granularity::sequence}};
     auto const how = engines::bind<engines::sglang>(tokens, kv::list_rewrite<>{});
     CHECK(how.policy == tokens);
     CHECK(how.can == engines::sglang::can);
@@ -165,10 +165,10 @@ TEST_SUITE("engines/capabilities") {
       return error_of([&] { engines::check(can, decides, "compact", kv::codec::f32, scope); }).empty();
     };
     using enum kv::granularity;
-    CHECK(check(engines::vllm::can, token, kv::budget_scope::global));
-    CHECK(check(engines::flashinfer::can, layer, kv::budget_scope::global));
+    CHECK(check(engines::vllm::can, sequence, kv::budget_scope::sequence));
+    CHECK(check(engines::flashinfer::can, layer, kv::budget_scope::sequence));
     CHECK_FALSE(check(engines::flashinfer::can, lane, kv::budget_scope::layer));
-    CHECK_FALSE(check(engines::vllm::can, layer, kv::budget_scope::global));
+    CHECK_FALSE(check(engines::vllm::can, layer, kv::budget_scope::sequence));
     CHECK(check(engines::vllm::can, layer, kv::budget_scope::layer));
     CHECK(check(engines::vllm::can, lane, kv::budget_scope::lane));
   }

@@ -30,11 +30,12 @@ void finds_what_the_engine_finds() {
     if (this_lane.sequence != 0) continue;
     for (of const side : {of::keys, of::values}) {
       kv::plane const& rows = side == of::keys ? view.k : view.v;
-      RC_ASSERT(rows.dims == pool.dims(side));
+      RC_ASSERT(rows.channels == pool.dims(side));
       for (int unit = 0; unit < pool.units(); ++unit) {
         for (int token = 0; token < pool.page(); ++token) {
-          for (int d = 0; d < rows.dims; ++d, ++elements) {
-            std::byte const* const found = rows.row(this_lane.layer, {unit, token}, this_lane.head) + d * rows.dim;
+          for (int d = 0; d < rows.channels; ++d, ++elements) {
+            std::byte const* const found =
+                rows.row(this_lane.layer, {unit, token}, this_lane.head) + d * rows.channel_stride;
             RC_ASSERT(found == pool.element(side, this_lane, unit, token, d));
             RC_ASSERT(pool.inside(found) >= 0);
           }

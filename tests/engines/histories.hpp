@@ -63,7 +63,7 @@ class history {
   static pool_options with_rows(pool_options options) {
     options.rows = engines::finest(engine::can, By == applier::mask ? By : applier::list_rewrite);
     options.one_owner_a_cell = By != applier::mask;
-    if (options.rows != kv::granularity::token) options.rotated = 0;
+    if (options.rows != kv::granularity::sequence) options.rotated = 0;
     if (By != applier::compact && By != applier::compact_rerotated && By != applier::drop_blocks) options.page = 1;
     return options;
   }
@@ -222,7 +222,7 @@ class history {
     for (std::size_t i = 0; i < pool.lane_count(); ++i) {
       kv::lane first = pool.lane_at(i);
       first.head = 0;
-      if (engine::can.lengths == kv::granularity::token) first.layer = 0;
+      if (engine::can.lengths == kv::granularity::sequence) first.layer = 0;
       if (tokens[i].size() != tokens[pool.index(first)].size()) return true;
     }
     return false;

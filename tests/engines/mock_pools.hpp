@@ -27,10 +27,10 @@ struct pool_options {
   int bound = 24;
   int page = 4;  ///< where the engine has pages
   kv::codec element = kv::codec::f32;
-  int variant = 0;                                ///< of engines that have several layouts
-  kv::granularity rows = kv::granularity::token;  ///< what a row of the table stands for
-  bool one_owner_a_cell = true;                   ///< false: lanes mask cells that the engine fills for all of them
-  int rotated = 0;                                ///< by how many rows of the table sequences stand beside their own
+  int variant = 0;                                   ///< of engines that have several layouts
+  kv::granularity rows = kv::granularity::sequence;  ///< what a row of the table stands for
+  bool one_owner_a_cell = true;                      ///< false: lanes mask cells that the engine fills for all of them
+  int rotated = 0;                                   ///< by how many rows of the table sequences stand beside their own
   std::uint64_t seed = 1;
 };
 
@@ -84,7 +84,7 @@ class mock_pool {
             .layer_begin = 0,
             .layer_end = how.layers,
             .heads = how.heads,
-            .bound = how.bound,
+            .capacity = how.bound,
             .count = {count_.data(), l * h, h, 1},
             .position = {position_.data(), l * h * n, h * n, n},
             .in_flight = drafts_.data()};
@@ -94,18 +94,18 @@ class mock_pool {
   template <class T>
   [[nodiscard]] kv::by_lane<T> rows_of(std::vector<T>& memory, int width) const {
     std::int64_t const head = how.rows == kv::granularity::lane ? width : 0;
-    std::int64_t const layer = how.rows == kv::granularity::token ? 0 : head != 0 ? head * how.heads : width;
+    std::int64_t const layer = how.rows == kv::granularity::sequence ? 0 : head != 0 ? head * how.heads : width;
     std::int64_t const sequence = layer != 0 ? layer * how.layers : width;
     return {memory.data(), sequence, layer, head};
   }
   [[nodiscard]] std::size_t row_count() const {
     std::size_t const s = static_cast<std::size_t>(how.sequences), l = static_cast<std::size_t>(how.layers);
-    if (how.rows == kv::granularity::token) return s;
+    if (how.rows == kv::granularity::sequence) return s;
     return how.rows == kv::granularity::layer ? s * l : lane_count();
   }
   /// The row of a lane in tables that `rows_of` describes.
   [[nodiscard]] std::size_t row(kv::lane this_lane) const {
-    if (how.rows == kv::granularity::token) return static_cast<std::size_t>(this_lane.sequence);
+    if (how.rows == kv::granularity::sequence) return static_cast<std::size_t>(this_lane.sequence);
     if (how.rows == kv::granularity::layer)
       return static_cast<std::size_t>(this_lane.sequence * how.layers + this_lane.layer);
     return index(this_lane);

@@ -71,7 +71,7 @@ struct snapkv_example {
   void check_mass(kv::query_view const& from, kv::attention_mass_options const& how, reference::row const& mass) {
     exec.reserve(1 << 16);
     owned_scores out(cache.lanes());
-    kv::ops::attention_mass(exec, kv::keys_of(cache.view()), from, how, out.view());
+    kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), from, how, out.view());
     check_digits(out.view().row(0), mass, 6);
   }
 };
@@ -170,8 +170,8 @@ TEST_SUITE("eviction/worked_examples") {
     exec.reserve(1 << 16);
     auto const check = [&](kv::reduction group, kv::reduction_order order, reference::row const& mass) {
       owned_scores out(cache.lanes());
-      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), rows.view(), {.group = group, .order = order},
-                              out.view());
+      kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), rows.view(), {.group = group, .order = order},
+                                      out.view());
       check_digits(out.view().row(0), mass, 4);
     };
     using kv::reduction_order;
@@ -204,8 +204,8 @@ TEST_SUITE("eviction/worked_examples") {
     exec.reserve(1 << 16);
     auto const check = [&](kv::reduction_order order, reference::row const& mass) {
       owned_scores out(cache.lanes());
-      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), everywhere,
-                              {.group = kv::reduction::max, .order = order}, out.view());
+      kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), everywhere,
+                                      {.group = kv::reduction::max, .order = order}, out.view());
       check_digits(out.view().row(0), mass, 5);
     };
     check(kv::reduction_order::group_then_rows, {.95, .55, .50, .50});

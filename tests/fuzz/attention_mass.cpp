@@ -94,9 +94,9 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
     view.lse = {lse.data(), std::int64_t{shape.model.layers} * heads * (rows + spare),
                 std::int64_t{heads} * (rows + spare), rows + spare};
   }
-  exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(cache.model(), shape.bound));
+  exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(cache.model(), shape.bound));
   owned_scores out(cache.lanes(), decides);
-  kv::ops::attention_mass(exec, kv::keys_of(cache.view()), view, how, out.view());
+  kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), view, how, out.view());
 
   int const together = cache.lane_count() / out.view().segments();
   for (int s = 0; s < out.view().segments(); ++s) {

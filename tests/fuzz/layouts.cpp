@@ -77,8 +77,8 @@ class history {
         exec_(1, most),
         view_(cache_.view()),
         flags_(static_cast<std::size_t>(cache_.lane_count())),
-        policy_{
-            .score = {&flags_, cache_.options.by_lane ? kv::granularity::lane : kv::granularity::token, view_.lanes}},
+        policy_{.score = {&flags_, cache_.options.by_lane ? kv::granularity::lane : kv::granularity::sequence,
+                          view_.lanes}},
         plan_(kv::make_plan(exec_, policy_, view_)),
         columns_(kv::make_state(exec_, policy_, view_)),
         lanes_(static_cast<std::size_t>(cache_.lane_count())),

@@ -25,7 +25,7 @@ struct keep_lists {
   keep_lists(bytes& from, mock_cache& cache, kv::lanes const& batch, kv::granularity decides) {
     offset.push_back(0);
     for (int segment = 0; segment < kv::segments(batch, decides); ++segment) {
-      int committed = batch.bound;  // lanes that decide together share what the shortest holds
+      int committed = batch.capacity;  // lanes that decide together share what the shortest holds
       for (int i = 0; i < batch.size(); ++i) {
         if (kv::segment_of(batch, decides, i) == segment) committed = std::min(committed, cache.committed(batch.at(i)));
       }
@@ -85,8 +85,8 @@ void copy_entry(mock_cache& cache, mock_cache::snapshot& to, mock_cache::snapsho
 void try_gather(bytes& from, kv::host_executor& exec, mock_cache& cache, kv::granularity decides) {
   kv::lanes const batch = cache.lanes();
   keep_lists const kept(from, cache, batch, decides);
-  hashed_column moved(cache, {"moved", kv::per::lane_entry, kv::on_move::permute, from.one_of({4, 3, 8})});
-  hashed_column fixed(cache, {"fixed", kv::per::lane_entry, kv::on_move::stay, 4});
+  hashed_column moved(cache, {"moved", kv::column_extent::lane_entry, kv::on_move::permute, from.one_of({4, 3, 8})});
+  hashed_column fixed(cache, {"fixed", kv::column_extent::lane_entry, kv::on_move::stay, 4});
   std::vector<std::byte> column = moved.memory;
   std::vector<std::byte> const stays = fixed.memory;
   auto const before = cache.save();
@@ -179,7 +179,8 @@ void try_fill_row(bytes& from, kv::host_executor& exec, mock_cache& cache) {
       for (int d = 0; d < (plane == of::keys ? cache.model().head_dim : cache.value_dim()); ++d) {
         std::byte* const base = plane == of::keys ? view.k.base : view.v.base;
         kv::plane const& p = plane == of::keys ? view.k : view.v;
-        std::byte* const to = base + this_lane.layer * p.layer + at.unit * p.unit + this_lane.head * p.head + d * p.dim;
+        std::byte* const to = base + this_lane.layer * p.layer_stride + at.unit * p.unit_stride +
+                              this_lane.head * p.head_stride + d * p.channel_stride;
         encode(cache.options().element, plane == of::keys ? -96.0 : 3.0, expected.memory.data() + cache.offset_of(to));
       }
     }
@@ -242,7 +243,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   bool const drafts = from.coin();
   mock_options shape = any_mock(from);
   shape.rows = from.one_of({content::smooth, content::fingerprint});
-  shape.shared_entries = verb == 0 && decides == kv::granularity::token;
+  shape.shared_entries = verb == 0 && decides == kv::granularity::sequence;
   mock_cache cache(shape);
   fill(cache, drafts);
   kv::cache const view = cache.view();

@@ -112,7 +112,7 @@ void try_row_norm(bytes& from, kv::host_executor& exec, owned_scores& scores, mo
 }
 
 void try_fold(bytes& from, kv::host_executor& exec, owned_scores& fine, kv::lanes const& batch) {
-  auto const decides = from.one_of({kv::granularity::layer, kv::granularity::token});
+  auto const decides = from.one_of({kv::granularity::layer, kv::granularity::sequence});
   auto const how = static_cast<kv::reduction>(from.below(3));
   owned_scores coarse(batch, decides);
   int const together = fine.view().segments() / coarse.view().segments();

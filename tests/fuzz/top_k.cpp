@@ -55,7 +55,7 @@ struct subject {
   explicit subject(bytes& input)
       : from(input),
         pooled(input.coin()),
-        scope(input.coin() ? kv::budget_scope::global : kv::budget_scope::layer),
+        scope(input.coin() ? kv::budget_scope::sequence : kv::budget_scope::layer),
         decides(pooled ? kv::granularity::lane : static_cast<kv::granularity>(input.below(3))),
         sequences(input.between(1, 2)),
         layers(input.between(1, 2)),
@@ -123,7 +123,7 @@ void check_segments(subject& now, owned_keep const& keep) {
 }
 
 void check_pools(subject& now, owned_keep const& keep) {
-  int const together = now.scope == kv::budget_scope::global ? now.layers * now.heads : now.heads;
+  int const together = now.scope == kv::budget_scope::sequence ? now.layers * now.heads : now.heads;
   std::int64_t nan_scores = 0;
   for (int first = 0; first < now.scores.view().segments(); first += together) {
     std::vector<reference::row> rows;
@@ -154,7 +154,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   std::vector<float> const before = now.scores.all();
   if (!now.pooled) {
     decide(now, exec, keep.view(), kv::per_lane{now.tokens});
-  } else if (now.scope == kv::budget_scope::global) {
+  } else if (now.scope == kv::budget_scope::sequence) {
     decide(now, exec, keep.view(), kv::per_sequence{now.tokens, now.floor});
   } else {
     decide(now, exec, keep.view(), kv::per_layer{now.tokens, now.floor});

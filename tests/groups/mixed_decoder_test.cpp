@@ -56,19 +56,19 @@ struct group_memory {
     auto const plane = [&](std::vector<float>& rows, int dims) {
       std::int64_t const row = dims * std::int64_t{4};
       kv::plane made{.base = reinterpret_cast<std::byte*>(rows.data()),
-                     .dims = dims,
-                     .layer = row * model.kv_heads * capacity,
-                     .token = row * model.kv_heads,
-                     .head = row,
-                     .dim = 4};
-      if (by_slot) made.unit = made.token;
+                     .channels = dims,
+                     .layer_stride = row * model.kv_heads * capacity,
+                     .token_stride = row * model.kv_heads,
+                     .head_stride = row,
+                     .channel_stride = 4};
+      if (by_slot) made.unit_stride = made.token_stride;
       return made;
     };
     std::int64_t const heads = model.kv_heads;
     kv::cache made{.shape = model,
                    .lanes = {.layer_end = model.layers,
                              .heads = model.kv_heads,
-                             .bound = capacity,
+                             .capacity = capacity,
                              .count = {counts.data(), 0, heads, 1},
                              .position = {positions.data(), 0, heads * capacity, capacity}},
                    .k = plane(k, of.head_dim),

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <string>
 #include <system_error>
 

@@ -84,7 +84,7 @@ std::filesystem::path golden(char const* name) {
 struct golden_lanes {
   std::vector<int> count = std::vector<int>(4, 5);
   std::vector<float> out = std::vector<float>(20);
-  kv::lanes lanes{.layer_end = 2, .heads = 2, .bound = 5, .count = {count.data(), 0, 2, 1}};
+  kv::lanes lanes{.layer_end = 2, .heads = 2, .capacity = 5, .count = {count.data(), 0, 2, 1}};
   kv::by_lane<float> rows{out.data(), 0, 10, 5};
 
   void compare(std::vector<float> const& expected) const {
@@ -172,7 +172,12 @@ TEST_SUITE("io/gate_files") {
     std::vector<float> const post = file.floats("post", {2, 2, 5, 8});
     auto const rows_of = [](std::vector<float> const& of) {
       auto* const base = reinterpret_cast<std::byte*>(const_cast<float*>(of.data()));
-      return kv::row_view{{.base = base, .dims = 8, .layer = 320, .token = 32, .head = 160, .dim = 4},
+      return kv::row_view{{.base = base,
+                           .channels = 8,
+                           .layer_stride = 320,
+                           .token_stride = 32,
+                           .head_stride = 160,
+                           .channel_stride = 4},
                           kv::identity_map(5)};
     };
     golden_lanes lanes;

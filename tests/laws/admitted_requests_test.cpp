@@ -116,7 +116,7 @@ class admitting_engine {
     kv::observe(exec_, policy_, kv::signals{active.window.lanes, gate}, state);
     auto const queries =
         kv::queries_of(rows.data(), model, 1, positions.data(), {.sequences = static_cast<int>(sequences)});
-    kv::select_pages(exec_, policy_, kv::signals{active.global.entries.lanes, queries}, state.global, plans_);
+    kv::select_pages(exec_, policy_, kv::signals{active.pages.entries.lanes, queries}, state.pages, plans_);
   }
 
   [[nodiscard]] image image_of(int sequence, kv::dual_cache const& active) {
@@ -124,7 +124,7 @@ class admitting_engine {
     for (int i = 0; i < active.window.lanes.size(); ++i) {
       kv::lane const one = active.window.lanes.at(i);
       if (one.sequence != sequence) continue;
-      for (kv::cache const* part : {&active.window, &active.global.entries}) {
+      for (kv::cache const* part : {&active.window, &active.pages.entries}) {
         int const count = *part->lanes.count.row(one);
         made.push_back(static_cast<float>(count));
         for (int e = 0; e < count; ++e) {
@@ -135,15 +135,15 @@ class admitting_engine {
             made.insert(made.end(), row, row + 4);
           }
         }
-        auto const& of = part == &active.window ? state.window : state.global;
+        auto const& of = part == &active.window ? state.window : state.pages;
         for (std::size_t c = 0; c < of.columns().size(); ++c) {
           kv::recorded_column const each = of.columns_from(0, part->lanes)[static_cast<int>(c)];
-          if (each.about.one != kv::per::lane_entry) continue;
+          if (each.about.extent != kv::column_extent::lane_entry) continue;
           auto const* const numbers = reinterpret_cast<float const*>(each.rows.row(one));
           made.insert(made.end(), numbers, numbers + count);
         }
       }
-      for (int const page : plans_.selecting->keep().listed(active.global.entries.lanes.index(one))) {
+      for (int const page : plans_.selection->keep().listed(active.pages.entries.lanes.index(one))) {
         made.push_back(static_cast<float>(page));
       }
     }

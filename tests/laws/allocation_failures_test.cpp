@@ -115,7 +115,7 @@ TEST_SUITE("laws/allocation") {
     refused_without_memory("truncate", [](working_batch& on) { kv::truncate(on.exec, on.view, on.state, 2, 0); });
     refused_without_memory("observe", [](working_batch& on) {
       auto other = on.signals();
-      other.lanes.bound = 3;
+      other.lanes.capacity = 3;
       kv::observe(on.exec, on.policy, other, on.state);
     });
     refused_without_memory("decide", [](working_batch& on) {

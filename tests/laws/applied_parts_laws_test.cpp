@@ -131,8 +131,8 @@ TEST_SUITE("laws/parts") {
       kv::dead_slot<> how = of.cache.redirecting();
       how.list = rows(how.list);
       how.map = rows(how.map);
-      how.prefix = rows(how.prefix);
-      how.locked = rows(how.locked);
+      how.protected_prefix = rows(how.protected_prefix);
+      how.locked_prefix = rows(how.locked_prefix);
       how.freed = rows_of(how.freed, rows);
       how.released = rows_of(how.released, rows);
       return how;

@@ -46,7 +46,7 @@ struct bench {
   explicit bench(slot_options const& shape)
       : cache(shape),
         view(cache.view()),
-        policy{.score = {.decides = shape.by_lane ? kv::granularity::lane : kv::granularity::token}, .protect = {1}},
+        policy{.score = {.decides = shape.by_lane ? kv::granularity::lane : kv::granularity::sequence}, .protect = {1}},
         plan(kv::make_plan(exec, policy, view)),
         columns(kv::make_state(exec, policy, view)),
         hidden(static_cast<std::size_t>(cache.rows * cache.units), std::byte{1}) {
@@ -242,7 +242,7 @@ TEST_SUITE("laws/appliers") {
           is_refused(now);  // other counts than those of the decision
           now.decide(2);
           kv::plane const whole = now.view.k;
-          now.view.k.head = now.view.k.dim;
+          now.view.k.head_stride = now.view.k.channel_stride;
           is_refused(now);  // keys that overlap
           now.view.k = whole;
           (void)now.apply();

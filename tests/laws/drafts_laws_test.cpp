@@ -143,7 +143,8 @@ class served {
         kv::lane const one = all_.lanes.at(i);
         auto const* const row = each.rows.row(one);
         std::int64_t const entries = std::int64_t{all_.lanes.committed(one)} * each.about.bytes;
-        bytes.insert(bytes.end(), row, row + (each.about.one == kv::per::lane_entry ? entries : each.rows.head));
+        bytes.insert(bytes.end(), row,
+                     row + (each.about.extent == kv::column_extent::lane_entry ? entries : each.rows.head));
       }
     }
     return bytes;

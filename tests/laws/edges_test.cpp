@@ -190,9 +190,9 @@ TEST_SUITE("laws/edges") {
     CHECK(fork_onto(fed, 0) != "");
 
     groups_world refused;
-    refused.all.groups[1].entries.lanes.bound = world::bound - 1;
+    refused.all.groups[1].entries.lanes.capacity = world::bound - 1;
     CHECK(error_of([&] { refused.append(view::whole, {0, 3, 0}); }) != "");
-    refused.all.groups[1].entries.lanes.bound = world::bound;
+    refused.all.groups[1].entries.lanes.capacity = world::bound;
     CHECK(fork_onto(refused, 0) == "");
   }
 
@@ -233,8 +233,13 @@ TEST_SUITE("laws/edges") {
     now.decide(view::whole, 0);
     kv::plan<kv::host_executor> const& plan = *now.cell.plans[0];
     CHECK(error_of([&] { static_cast<void>(plan.score(plan.segments() - 1, 0)); }) == "");
-    for (auto const& [segment, ordinal] :
-         {std::pair{99999, 0}, {-1, 0}, {plan.segments(), 0}, {5, -1}, {5, 24}, {5, plan.keep().seen[5]}, {0, 0}}) {
+    for (auto const& [segment, ordinal] : {std::pair{99999, 0},
+                                           {-1, 0},
+                                           {plan.segments(), 0},
+                                           {5, -1},
+                                           {5, 24},
+                                           {5, plan.keep().entry_count[5]},
+                                           {0, 0}}) {
       CHECK(error_of([&] { static_cast<void>(plan.score(segment, ordinal)); }).starts_with("score: "));
     }
     now.decide(view::sequences, 0);
@@ -269,7 +274,7 @@ TEST_SUITE("laws/edges") {
     refuses("reorder", [&] { kv::reorder(exec, cell.all, *cell.state, std::array{1, 0, 2, 3}); });
     refuses("grow", [&] {
       kv::cache larger = cell.all;
-      larger.lanes.bound *= 2;
+      larger.lanes.capacity *= 2;
       kv::grow(exec, now.policy, larger, *cell.state);
     });
     auto other = kv::make_state(exec, now.policy, cell.all);

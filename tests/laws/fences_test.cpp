@@ -101,7 +101,7 @@ struct fenced_batch {
             .layer_begin = 0,
             .layer_end = 1,
             .heads = heads,
-            .bound = how.entries,
+            .capacity = how.entries,
             .count = table(count, 1),
             .position = table(position, how.entries),
             .in_flight = in_flight.data()};
@@ -189,7 +189,7 @@ struct fenced_keep {
         ordinal(segments * of.n, of.how.at),
         seen(segments, of.how.at, of.how.entries),
         counted(1, of.how.at),
-        view{of.who(),      decides,        kv::unit::token, kv::side::kept,
+        view{of.who(),      decides,        kv::item::token, kv::side::kept,
              offset.data(), ordinal.data(), seen.data(),     static_cast<std::int64_t>(ordinal.size()),
              counted.data()} {
     std::size_t at = 0;
@@ -275,7 +275,7 @@ TEST_SUITE("laws/fences") {
     }
   }
 
-  TEST_CASE("attention_mass reads keys, rows and their LSE, and nothing around them") {
+  TEST_CASE("compute_attention_mass reads keys, rows and their LSE, and nothing around them") {
     for_each_batch([](fenced_options const& how) {
       INFO(print(how));
       fenced_batch now(how);
@@ -284,11 +284,12 @@ TEST_SUITE("laws/fences") {
       for (bool const with_lse : {false, true}) {
         for (kv::attention_mass_options const& options : masses()) {
           fenced_scores out(now, kv::granularity::lane);
-          kv::ops::attention_mass(now.exec, kv::keys_of(now.view()), now.rows(with_lse), options, out.view);
+          kv::ops::compute_attention_mass(now.exec, kv::keys_of(now.view()), now.rows(with_lse), options, out.view);
           CHECK(out.memory.is_whole());
           if (how.most == kv::isa::portable) continue;
           fenced_scores expected(plain, kv::granularity::lane);
-          kv::ops::attention_mass(plain.exec, kv::keys_of(plain.view()), plain.rows(with_lse), options, expected.view);
+          kv::ops::compute_attention_mass(plain.exec, kv::keys_of(plain.view()), plain.rows(with_lse), options,
+                                          expected.view);
           CHECK(same(out.memory, expected.memory));
         }
       }
@@ -301,7 +302,7 @@ TEST_SUITE("laws/fences") {
       INFO(print(how));
       fenced_batch now(how);
       fenced_scores out(now, kv::granularity::lane);
-      fenced_scores coarse(now, kv::granularity::token);
+      fenced_scores coarse(now, kv::granularity::sequence);
       now.seal();
       for (kv::pooling const by : {kv::pooling(kv::max_pool{7}), kv::pooling(kv::avg_pool{5})}) {
         for (int const tail : {0, 3}) kv::ops::pool(now.exec, by, out.view, tail);
@@ -311,7 +312,7 @@ TEST_SUITE("laws/fences") {
       kv::ops::fold_step const step{kv::reduction::mean, true, 2};
       kv::ops::fold(now.exec, out.view, step, coarse.view);
       for (int const k : {0, 1, how.entries / 2, how.entries}) {
-        for (kv::granularity const decides : {kv::granularity::lane, kv::granularity::token}) {
+        for (kv::granularity const decides : {kv::granularity::lane, kv::granularity::sequence}) {
           fenced_keep keep(now, decides);
           kv::ops::top_k(now.exec, decides == kv::granularity::lane ? out.view : coarse.view, kv::plain_top_k{k},
                          keep.view);
@@ -391,7 +392,7 @@ TEST_SUITE("laws/fences") {
       fenced_keep keep(now, kv::granularity::lane);
       fenced<std::byte> odd(now.n * 2 * 3, how.at, std::byte{1});
       std::int64_t const row = 3 * static_cast<std::int64_t>(now.n);
-      kv::recorded_column const column{{"odd", kv::per::lane_entry, kv::on_move::permute, 3},
+      kv::recorded_column const column{{"odd", kv::column_extent::lane_entry, kv::on_move::permute, 3},
                                        {odd.data(), 2 * row, 2 * row, row}};
       std::vector<kv::recorded_column> const columns{column};
       keep.seal();

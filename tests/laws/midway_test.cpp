@@ -177,7 +177,7 @@ TEST_SUITE("laws/midway") {
     refuses("move of a wrong count", wrong_count(2), [](groups_world& now) { now.move(2, 0); });
     auto const another_state = [](groups_world& now) {
       kv::cache other = now.all.groups[1].entries;
-      other.lanes.bound -= 1;
+      other.lanes.capacity -= 1;
       now.states.of[1].emplace(kv::make_state(now.exec, now.policy, other));
     };
     refuses("reset with another state", another_state, [](groups_world& now) { now.reset_one(3); });

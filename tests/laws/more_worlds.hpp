@@ -96,11 +96,11 @@ class dual_world : public world {
         all(engine.view()),
         state(kv::make_state(exec, policy, all)),
         exits(kv::make_plan(exec, admit, all)) {
-    for (auto& each : plans) each.emplace(kv::make_plan(exec, policy.evict, all.global.entries, kv::compact{}));
+    for (auto& each : plans) each.emplace(kv::make_plan(exec, policy.evict, all.pages.entries, kv::compact{}));
     begin(ragged);
   }
 
-  std::vector<piece> pieces() override { return {{&all.window, &state.window}, {&all.global.entries, &state.global}}; }
+  std::vector<piece> pieces() override { return {{&all.window, &state.window}, {&all.pages.entries, &state.pages}}; }
   byte_image memory() const override {
     auto const now = engine.save();
     byte_image made;
@@ -134,13 +134,13 @@ class dual_world : public world {
   void save(int slot, std::span<std::byte> to) override { kv::save(exec, all, state, slot, to); }
   void load(int slot, std::span<std::byte const> from) override { kv::load(exec, all, state, slot, from); }
   void decide(view of, int plan) override {
-    kv::lanes const batch = part_of(all.global.entries.lanes, of);
-    kv::decide(exec, policy.evict, kv::signals{batch}, state.global, *plans[cache_world::index(plan)]);
+    kv::lanes const batch = part_of(all.pages.entries.lanes, of);
+    kv::decide(exec, policy.evict, kv::signals{batch}, state.pages, *plans[cache_world::index(plan)]);
   }
   void apply(view of, int plan) override {
     kv::dual_cache part = part_of(all, of);
-    kv::apply(exec, kv::compact{}, *plans[cache_world::index(plan)], part.global.entries, state.global);
-    kv::ops::release_pages(exec, part.global);
+    kv::apply(exec, kv::compact{}, *plans[cache_world::index(plan)], part.pages.entries, state.pages);
+    kv::ops::release_pages(exec, part.pages);
   }
   void promote(view of, std::vector<int> const& tokens) override {
     kv::dual_cache part = part_of(all, of);

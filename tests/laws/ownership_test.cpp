@@ -20,14 +20,15 @@ struct silent_attention {
   using needs = kv::needs<kv::keys, kv::queries>;
   static constexpr kv::granularity decides = kv::granularity::lane;
   void score(auto& exec, auto const& in, kv::score_view const& out) const {
-    kv::ops::attention_mass(exec, in.template get<kv::keys>(), in.template get<kv::queries>(), {.last_rows = 8}, out);
+    kv::ops::compute_attention_mass(exec, in.template get<kv::keys>(), in.template get<kv::queries>(), {.last_rows = 8},
+                                    out);
   }
   friend bool operator==(silent_attention const&, silent_attention const&) = default;
 };
 struct declared_attention {
   silent_attention score_of{};
   using needs = silent_attention::needs;
-  using verbs = kv::verbs<kv::ops::attention_mass_t>;
+  using verbs = kv::verbs<kv::ops::compute_attention_mass_t>;
   static constexpr kv::granularity decides = kv::granularity::lane;
   void score(auto& exec, auto const& in, kv::score_view const& out) const { score_of.score(exec, in, out); }
   friend bool operator==(declared_attention const&, declared_attention const&) = default;

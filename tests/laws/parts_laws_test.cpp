@@ -228,8 +228,8 @@ TEST_SUITE("laws/parts") {
           now.decide(v, 0);
           kv::dual_cache in = part_of(now.all, v == view::layers ? view::whole : v);
           if (v == view::layers) throw kv::invalid_argument("the window is not asked");
-          kv::apply(now.exec, kv::compact{}, *now.plans[0], in.global.entries, now.state.global);
-          kv::ops::release_pages(now.exec, in.global);
+          kv::apply(now.exec, kv::compact{}, *now.plans[0], in.pages.entries, now.state.pages);
+          kv::ops::release_pages(now.exec, in.pages);
         });
       }
     }

@@ -47,8 +47,8 @@ TEST_SUITE("laws/refused_calls") {
                     [](kv::lanes& batch, K&, Q&) { batch.sequences = 1; });
     refuses_signals("signals.lanes.heads = 1, but it was made for 2",
                     [](kv::lanes& batch, K&, Q&) { batch.heads = 1; });
-    refuses_signals("signals.lanes.bound = 17, but it was made for 16",
-                    [](kv::lanes& batch, K&, Q&) { batch.bound = 17; });
+    refuses_signals("signals.lanes.capacity = 17, but it was made for 16",
+                    [](kv::lanes& batch, K&, Q&) { batch.capacity = 17; });
     std::string const made_for = ", but it was made for layers 0 to 2";
     refuses_signals("signals.lanes.layers = 0 to 3" + made_for, [](kv::lanes& batch, K&, Q&) { batch.layer_end = 3; });
     refuses_signals("signals.lanes.layers = -1 to 2" + made_for,
@@ -66,8 +66,8 @@ TEST_SUITE("laws/refused_calls") {
     using Q = kv::queries;
     refuses_signals("keys = null, but a signal is the engine's memory",
                     [](kv::lanes&, K& keys, Q&) { keys.rows.base = nullptr; });
-    refuses_signals("keys.dims = 8, but the shape says 4 channels",
-                    [](kv::lanes&, K& keys, Q&) { keys.rows.dims = 8; });
+    refuses_signals("keys.channels = 8, but the shape says 4 channels",
+                    [](kv::lanes&, K& keys, Q&) { keys.rows.channels = 8; });
     refuses_signals("queries = null, but a signal is the engine's memory",
                     [](kv::lanes&, K&, Q& queries) { queries.base = nullptr; });
     refuses_signals("keys = opaque rows, but only their engine can read them",
@@ -137,7 +137,7 @@ TEST_SUITE("laws/refused_calls") {
   TEST_CASE("a decision that is refused late leaves the last one in the plan") {
     working_batch now;
     for (int i = 0; i < 4; ++i) now.cache.count(now.cache.lane_at(i)) = 8;
-    kv::eviction const whole{.score = together<kv::granularity::token>{}, .budget = kv::per_lane{6}};
+    kv::eviction const whole{.score = together<kv::granularity::sequence>{}, .budget = kv::per_lane{6}};
     auto state = kv::make_state(now.exec, whole, now.view);
     now.plan = kv::make_plan(now.exec, whole, now.view);
     kv::signals const in(now.view.lanes);

@@ -23,7 +23,7 @@ struct trouble_of_counts {
 };
 
 std::string const at = " in layer 1, head 0 of sequence 1";
-std::string const limits = at + ", but a lane holds 0 to 16 entries, its `bound`";
+std::string const limits = at + ", but a lane holds 0 to 16 entries, its `capacity`";
 constexpr int least = std::numeric_limits<int>::min();
 constexpr int most = std::numeric_limits<int>::max();
 
@@ -103,8 +103,9 @@ TEST_SUITE("laws/refused_counts") {
       std::vector<float> floats(8 * 16, 7.0f);
       kv::score_view const out = kv::contiguous_scores(batch, kv::granularity::lane, floats.data(), 16);
       owned_keep keep(out);
-      now.refuses("attention_mass: " + text,
-                  [&] { kv::ops::attention_mass(now.exec, kv::keys_of(now.view), now.queries.view(), {}, out); });
+      now.refuses("compute_attention_mass: " + text, [&] {
+        kv::ops::compute_attention_mass(now.exec, kv::keys_of(now.view), now.queries.view(), {}, out);
+      });
       now.refuses("pool: " + text, [&] { kv::ops::pool(now.exec, kv::pooling{kv::max_pool{3}}, out, 0); });
       now.refuses("map: " + text, [&] { kv::ops::map(now.exec, out, [](float, kv::entry) { return 0.0f; }); });
       now.refuses("top_k: " + text, [&] { kv::ops::top_k(now.exec, out, kv::plain_top_k{2}, keep.view()); });
@@ -131,14 +132,14 @@ TEST_SUITE("laws/refused_counts") {
     kv::score_view const out = kv::contiguous_scores(now.view.lanes, kv::granularity::lane, floats.data(), 16);
     kv::keys keys = kv::keys_of(now.view);
     kv::query_view rows = now.queries.view();
-    auto const mass = [&] { kv::ops::attention_mass(now.exec, keys, rows, {}, out); };
+    auto const mass = [&] { kv::ops::compute_attention_mass(now.exec, keys, rows, {}, out); };
     auto const norm = [&] { kv::ops::row_norm(now.exec, keys, [](float, float of) { return of; }, out); };
     std::string const rule = " = opaque rows, but only their engine can read them";
     rows.element = kv::codec::opaque;
-    now.refuses("attention_mass: queries" + rule, mass);
+    now.refuses("compute_attention_mass: queries" + rule, mass);
     rows.element = kv::codec::f32;
     keys.rows.element = kv::codec::opaque;
-    now.refuses("attention_mass: keys" + rule, mass);
+    now.refuses("compute_attention_mass: keys" + rule, mass);
     now.refuses("row_norm: rows" + rule, norm);
     kv::selection const quest{.score = kv::quest{.page = 4}, .budget = kv::per_lane{8}};
     auto state = kv::make_state(now.exec, quest, now.view);

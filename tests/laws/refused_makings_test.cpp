@@ -81,8 +81,8 @@ TEST_SUITE("laws/refused_makings") {
         "lanes = 536870912 sequences, 2 layers, 2 heads, but lanes are numbered in 32 bits: their product is less than "
         "2^31",
         [](kv::cache& bad) { bad.lanes.sequences = 1 << 29; });
-    refuses_cache("lanes.bound = 0, but an upper limit of the entries of a lane is needed",
-                  [](kv::cache& bad) { bad.lanes.bound = 0; });
+    refuses_cache("lanes.capacity = 0, but an upper limit of the entries of a lane is needed",
+                  [](kv::cache& bad) { bad.lanes.capacity = 0; });
     refuses_cache("lanes.count = null, but every lane says how many entries it holds",
                   [](kv::cache& bad) { bad.lanes.count.data = nullptr; });
     refuses_cache("lanes.position = null, but every entry says its position",
@@ -97,22 +97,23 @@ TEST_SUITE("laws/refused_makings") {
                   [](kv::cache& bad) { bad.where.table.data = nullptr; });
     refuses_cache("where.units = 1, but every sequence has a row of its own",
                   [](kv::cache& bad) { bad.where = kv::identity_map(16, 1); });
-    refuses_cache("where.unit_tokens = 15, but a row holds `bound` tokens (16)",
+    refuses_cache("where.unit_tokens = 15, but a row holds `capacity` tokens (16)",
                   [](kv::cache& bad) { bad.where = kv::identity_map(15, 2); });
-    refuses_cache("where.unit_tokens = 15, but a row holds `bound` tokens (16)",
+    refuses_cache("where.unit_tokens = 15, but a row holds `capacity` tokens (16)",
                   [](kv::cache& bad) { bad.where = {kv::locating::ring, bad.where.table, 15, 2}; });
   }
 
   TEST_CASE("planes that are null, of another width, or whose elements share bytes are refused") {
     refuses_cache("k = null, but a plane is the engine's memory", [](kv::cache& bad) { bad.k.base = nullptr; });
     refuses_cache("v = null, but a plane is the engine's memory", [](kv::cache& bad) { bad.v.base = nullptr; });
-    refuses_cache("k.dims = 3, but the shape says 4 channels", [](kv::cache& bad) { bad.k.dims = 3; });
-    refuses_cache("v.dims = 4, but the shape says 2 channels", [](kv::cache& bad) { bad.shape.value_dim = 2; });
-    refuses_cache("k = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.k.head = 0; });
-    refuses_cache("k = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.k.dim = 2; });
-    refuses_cache("k = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.k.dim = 3; });
-    refuses_cache("v = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.v.layer = bad.v.head; });
-    refuses_cache("v = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.v.unit = 4; });
+    refuses_cache("k.channels = 3, but the shape says 4 channels", [](kv::cache& bad) { bad.k.channels = 3; });
+    refuses_cache("v.channels = 4, but the shape says 2 channels", [](kv::cache& bad) { bad.shape.value_dim = 2; });
+    refuses_cache("k = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.k.head_stride = 0; });
+    refuses_cache("k = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.k.channel_stride = 2; });
+    refuses_cache("k = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.k.channel_stride = 3; });
+    refuses_cache("v = strides, but two of its elements share bytes",
+                  [](kv::cache& bad) { bad.v.layer_stride = bad.v.head_stride; });
+    refuses_cache("v = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.v.unit_stride = 4; });
   }
 
   TEST_CASE("keys and values that overlap are refused, and planes that interleave are not") {
@@ -121,7 +122,7 @@ TEST_SUITE("laws/refused_makings") {
     refuses_cache("k and v = overlapping, but keys and values are different memory",
                   [](kv::cache& bad) { bad.v.base = bad.k.base + 4; });
     refuses_cache("k and v = overlapping, but keys and values are different memory",
-                  [](kv::cache& bad) { bad.v.base = bad.k.base + bad.k.layer; });
+                  [](kv::cache& bad) { bad.v.base = bad.k.base + bad.k.layer_stride; });
     for (auto const memory : {arrangement::packed_rows, arrangement::packed_units}) {
       mock_cache packed({.model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .memory = memory});
       kv::host_executor exec;

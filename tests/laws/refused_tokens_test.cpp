@@ -28,7 +28,7 @@ struct together {
 };
 
 constexpr auto layer = kv::granularity::layer;
-constexpr auto token = kv::granularity::token;
+constexpr auto token = kv::granularity::sequence;
 
 /// Decides once, then again after lane `other` got other tokens: the plan, and the scores in it, stay as they were.
 template <class Policy>

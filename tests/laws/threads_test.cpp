@@ -49,9 +49,9 @@ std::vector<std::byte> all_verbs(int threads, kv::codec element, arrangement mem
   kv::lanes const batch = cache.lanes();
   for (auto const order : {kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows,
                            kv::reduction_order::group_on_logits}) {
-    for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::token}) {
+    for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence}) {
       owned_scores mass(batch, decides);
-      kv::ops::attention_mass(exec, kv::keys_of(view), queries.view(), {.order = order}, mass.view());
+      kv::ops::compute_attention_mass(exec, kv::keys_of(view), queries.view(), {.order = order}, mass.view());
       kv::ops::pool(exec, kv::avg_pool{5}, mass.view(), 3);
       kv::ops::map(exec, mass.view(), [](float old, kv::entry at) { return old * static_cast<float>(at.position); });
       owned_keep keep(mass.view());
@@ -60,7 +60,7 @@ std::vector<std::byte> all_verbs(int threads, kv::codec element, arrangement mem
       for (int s = 0; s < mass.view().segments(); ++s) put(written, keep.kept(s).data(), keep.kept(s).size());
     }
   }
-  owned_scores norms(batch), folded(batch, kv::granularity::token);
+  owned_scores norms(batch), folded(batch, kv::granularity::sequence);
   kv::ops::row_norm(exec, kv::keys_of(view), kv::replaced{}, norms.view());
   kv::ops::row_norm(exec, kv::values_of(view), kv::multiplied{}, norms.view());
   kv::ops::fold_step const mean{kv::reduction::mean, true, 9};

@@ -286,7 +286,7 @@ TEST_SUITE("laws/throwing") {
   }
 
   TEST_CASE("budgets that lanes share: the same, and what a floor throws") {
-    for (auto const scope : {kv::budget_scope::layer, kv::budget_scope::global}) {
+    for (auto const scope : {kv::budget_scope::layer, kv::budget_scope::sequence}) {
       fuse of;
       fused_policy<fused_scorer<fused_forces>, fused_protection> const policy{
           .score = {&of, {&of}}, .protect = {&of}, .budget = {&of, scope}, .trigger = {&of}};
@@ -335,7 +335,7 @@ TEST_SUITE("laws/throwing") {
     now.decide();
     auto const good = now.found();
     auto wrong = now.signals();
-    wrong.lanes.bound = 3;
+    wrong.lanes.capacity = 3;
     CHECK(!error_of([&] { kv::decide(now.exec, policy, wrong, now.state, *now.plan); }).empty());
     CHECK(now.plan->decided());
     CHECK(now.found() == good);

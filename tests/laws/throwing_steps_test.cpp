@@ -79,14 +79,14 @@ class fused_sequence {
     length += tokens;
   }
   void maintain() {
-    kv::maintain(exec, policy, kv::signals{both.window.lanes}, both.global, held.global, plans, &told.evicted);
+    kv::maintain(exec, policy, kv::signals{both.window.lanes}, both.pages, held.pages, plans, &told.evicted);
   }
   void ingest(int tokens) {
     kv::cache const chunk = engine.chunk(tokens, length);
     tell(chunk.lanes, tokens, [&](auto const& in) { kv::observe(exec, window(), in, of_fresh); });
     kv::decide(exec, window(), kv::signals{chunk.lanes}, of_fresh, fresh_plan);
-    kv::ingest(exec, window(), kv::signals{both.window.lanes}, chunk, of_fresh, fresh_plan, both, held, *plans.exits,
-               &told.promoted);
+    kv::ingest(exec, window(), kv::signals{both.window.lanes}, chunk, of_fresh, fresh_plan, both, held,
+               *plans.admission, &told.promoted);
     length += tokens;
   }
   /// Rows, tables, counts, the supply of pages, and what is recorded about every entry and page.
@@ -94,7 +94,7 @@ class fused_sequence {
   [[nodiscard]] memory save() const {
     memory all{engine.save(), {}};
     for (auto const& [state, who] :
-         {std::pair{&held.window, &both.window.lanes}, std::pair{&held.global, &both.global.entries.lanes}}) {
+         {std::pair{&held.window, &both.window.lanes}, std::pair{&held.pages, &both.pages.entries.lanes}}) {
       for (kv::recorded_column const& each : state->columns()) {
         for (int i = 0; i < who->size(); ++i) {
           int const units = each.about.units != 0 ? each.about.units : *who->count.row(who->at(i));
@@ -203,17 +203,17 @@ TEST_SUITE("laws/throwing") {
       for (part const by : {part::protection, part::pick}) {
         for (int const which : {0, 1, 2}) {
           auto const before = now.save();
-          REQUIRE(now.plans.exits->decided.decided());
-          REQUIRE(now.plans.evicting.decided());
+          REQUIRE(now.plans.admission->decided.decided());
+          REQUIRE(now.plans.eviction.decided());
           aim(now, by, which, 3);
           CHECK(thrown_by([&] { now.step(3); }) == by);
           CHECK(now.save() == before);
-          refuses(now.plans.exits->decided);
-          refuses(now.plans.evicting);
+          refuses(now.plans.admission->decided);
+          refuses(now.plans.eviction);
           now.of.by = part::none;
           two.step();
           CHECK(now.save() == never.save());
-          CHECK(now.plans.exits->decided.report() == never.plans.exits->decided.report());
+          CHECK(now.plans.admission->decided.report() == never.plans.admission->decided.report());
           CHECK(now.told.promoted.promoted == never.told.promoted.promoted);
         }
       }
@@ -231,28 +231,28 @@ TEST_SUITE("laws/throwing") {
         kv::lane const this_lane = now.both.window.lanes.at(lane);
         std::vector<int> before;
         for (int i = 0; i < 4; ++i) {
-          before.push_back(*now.both.global.entries.lanes.count.row(now.both.global.entries.lanes.at(i)));
+          before.push_back(*now.both.pages.entries.lanes.count.row(now.both.pages.entries.lanes.at(i)));
         }
         now.of.lane = this_lane;
-        now.of.ordinal = lane == 0 ? 0 : lane == 2 ? 1 : *now.both.global.entries.lanes.count.row(this_lane) - 1;
+        now.of.ordinal = lane == 0 ? 0 : lane == 2 ? 1 : *now.both.pages.entries.lanes.count.row(this_lane) - 1;
         now.of.by = part::eviction;
         int const length = now.length;
         CHECK(thrown_by([&] { now.step(3); }) == part::eviction);
-        refuses(now.plans.evicting);
-        CHECK(now.plans.exits->decided.decided());
+        refuses(now.plans.eviction);
+        CHECK(now.plans.admission->decided.decided());
         for (int i = 0; i < 4; ++i) {
           kv::lane const each = now.both.window.lanes.at(i);
           kv::lanes const& window = now.both.window.lanes;
           CHECK(window.position.row(each)[*window.count.row(each) - 1] == length + 2);
-          auto const promoted = std::ssize(now.plans.exits->decided.keep().listed(i));
-          CHECK(*now.both.global.entries.lanes.count.row(each) == before[static_cast<std::size_t>(i)] + promoted);
+          auto const promoted = std::ssize(now.plans.admission->decided.keep().listed(i));
+          CHECK(*now.both.pages.entries.lanes.count.row(each) == before[static_cast<std::size_t>(i)] + promoted);
         }
         now.of.by = part::none;
         now.length += 3;
         now.maintain();
         never.step(3);
         CHECK(now.save() == never.save());
-        CHECK(now.plans.evicting.report() == never.plans.evicting.report());
+        CHECK(now.plans.eviction.report() == never.plans.eviction.report());
         CHECK(now.told.evicted == never.told.evicted);
         two.step();
         CHECK(now.save() == never.save());
@@ -272,10 +272,10 @@ TEST_SUITE("laws/throwing") {
           aim(now, by, which, 4);
           CHECK(thrown_by([&] {
                   kv::promote(now.exec, now.window(), kv::signals{now.both.window.lanes}, now.both, now.held,
-                              *now.plans.exits, 4, &now.told.promoted);
+                              *now.plans.admission, 4, &now.told.promoted);
                 }) == by);
           CHECK(now.save() == before);
-          refuses(now.plans.exits->decided);
+          refuses(now.plans.admission->decided);
           now.of.by = part::none;
           two.ingest(4);
           CHECK(now.save() == never.save());
@@ -287,15 +287,15 @@ TEST_SUITE("laws/throwing") {
   TEST_CASE("promote that is refused after exits were counted leaves no decision about other exits") {
     fused_sequence now(1);
     for (int i = 0; i < 8; ++i) now.step(3);
-    REQUIRE(now.plans.exits->decided.decided());
+    REQUIRE(now.plans.admission->decided.decided());
     kv::append(now.exec, now.both.window, now.held.window, {.tokens = 1, .position = now.length, .in_flight = true});
     auto const before = now.save();
     CHECK(error_of([&] {
             kv::promote(now.exec, now.window(), kv::signals{now.both.window.lanes}, now.both, now.held,
-                        *now.plans.exits, 4);
+                        *now.plans.admission, 4);
           }) == "promote: in_flight = 1, but drafts of sequence 0 are committed or truncated first");
     CHECK(now.save() == before);
-    refuses(now.plans.exits->decided);
+    refuses(now.plans.admission->decided);
   }
 
   TEST_CASE("ingest whose own decision about the window throws changes nothing but the plan") {
@@ -311,7 +311,7 @@ TEST_SUITE("laws/throwing") {
         CHECK(now.length == length);
         CHECK(now.save() == before);
         CHECK(now.fresh_plan.decided());
-        refuses(now.plans.exits->decided);
+        refuses(now.plans.admission->decided);
         now.of.by = part::none;
         two.ingest(4);
         CHECK(now.save() == never.save());

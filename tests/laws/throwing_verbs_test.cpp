@@ -80,7 +80,7 @@ struct throwing_rule {
 void lists_nothing(kv::host_executor& exec, owned_keep& keep) {
   for (int segment = 0; segment < 4; ++segment) {
     CHECK(keep.kept(segment).empty());
-    CHECK(keep.view().seen[segment] == -1);
+    CHECK(keep.view().entry_count[segment] == -1);
   }
   CHECK(keep.report() == kv::report{});
   CHECK(!error_of([&] { kv::ops::refuse_stale(exec, keep.view().lanes, keep.view()); }).empty());
@@ -194,8 +194,8 @@ TEST_SUITE("laws/throwing") {
               kv::dead_slot<throwing_owner> const how{.list = like.list,
                                                       .map = like.map,
                                                       .dead = like.dead,
-                                                      .prefix = like.prefix,
-                                                      .locked = like.locked,
+                                                      .protected_prefix = like.protected_prefix,
+                                                      .locked_prefix = like.locked_prefix,
                                                       .shared = {&bad},
                                                       .freed = like.freed,
                                                       .released = like.released};

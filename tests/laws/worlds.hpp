@@ -34,7 +34,7 @@ template <class State>
 void add_state(byte_image& to, State const& of) {
   kv::lanes const& all = of.lanes();
   for (kv::recorded_column const& each : of.columns()) {
-    bool const slides = each.about.one == kv::per::lane_entry;
+    bool const slides = each.about.extent == kv::column_extent::lane_entry;
     auto const* const shifted = each.rows.row({0, all.layer_begin, 0});
     add(to, shifted - (slides ? of.slid() * each.about.bytes : 0),
         static_cast<std::size_t>(each.rows.sequence) * static_cast<std::size_t>(all.sequences));
@@ -58,7 +58,7 @@ void add_lane(byte_image& to, kv::cache const& all, State const& state, kv::lane
   add(to, all.lanes.position.row(one), static_cast<std::size_t>(count) * sizeof(int));
   for (int e = 0; e < count; ++e) {
     for (kv::plane const* rows : {&all.k, &all.v}) {
-      add(to, rows->row(one.layer, all.where.at(one, e), one.head), static_cast<std::size_t>(rows->dims) * 4);
+      add(to, rows->row(one.layer, all.where.at(one, e), one.head), static_cast<std::size_t>(rows->channels) * 4);
     }
   }
   for (kv::recorded_column const& each : state.columns()) {
@@ -99,7 +99,7 @@ inline kv::dual_cache part_of(kv::dual_cache const& all, view of) {
   if (of == view::list) return kv::only(all, the_list);
   kv::dual_cache part = all;
   part.window.lanes = part_of(all.window.lanes, of);
-  part.global.entries.lanes = part_of(all.global.entries.lanes, of);
+  part.pages.entries.lanes = part_of(all.pages.entries.lanes, of);
   return part;
 }
 inline kv::layer_groups part_of(kv::layer_groups const& all, view of) {

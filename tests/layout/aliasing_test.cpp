@@ -103,7 +103,7 @@ class serving {
     kv::lanes const batch{.sequences = sequences_,
                           .layer_end = 2,
                           .heads = 2,
-                          .bound = bound_,
+                          .capacity = bound_,
                           .count = {count_of_.data(), 1, 0, 0},
                           .position = {position_.data(), bound_, 0, 0},
                           .in_flight = drafts_.data()};
@@ -125,8 +125,8 @@ class serving {
     return {.list = {list_.data(), bound_, 0, 0},
             .map = {map_.data(), row_, 0, 0},
             .dead = pool_.dead(),
-            .prefix = {prefix_.data(), 1, 0, 0},
-            .locked = {locked_.data(), 1, 0, 0},
+            .protected_prefix = {prefix_.data(), 1, 0, 0},
+            .locked_prefix = {locked_.data(), 1, 0, 0},
             .shared = {flags_.data()},
             .freed = {{freed_.data(), bound_, 0, 0}, {freed_count_.data(), 1, 0, 0}},
             .released = {{released_.data(), bound_, 0, 0}, {released_count_.data(), 1, 0, 0}}};

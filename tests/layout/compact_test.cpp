@@ -78,7 +78,7 @@ void compacts_together() {
 
 TEST_SUITE("layout/compact") {
   TEST_CASE("lanes that decide together move together, and their shared tables change once") {
-    holds("one keep set for a token of all layers", [] { compacts_together<kv::granularity::token>(); });
+    holds("one keep set for a token of all layers", [] { compacts_together<kv::granularity::sequence>(); });
     holds("one keep set for the heads of a layer", [] { compacts_together<kv::granularity::layer>(); });
   }
 

@@ -155,7 +155,7 @@ class streaming {
       visit(kv::lane{slot, i / model.kv_heads, i % model.kv_heads});
   }
   std::byte* element(kv::lane one, int e, int d) {
-    return view.k.row(one.layer, view.where.at(one, e), one.head) + d * view.k.dim;
+    return view.k.row(one.layer, view.where.at(one, e), one.head) + d * view.k.channel_stride;
   }
   /// Numbers that every element type holds.
   [[nodiscard]] reference::row raw(int id, kv::lane one) const {
@@ -314,17 +314,17 @@ TEST_SUITE("layout/key_turns") {
   TEST_CASE("a larger state keeps the copies") {
     streaming now({.budget = 12});
     now.run(0, 0, 60);
-    now.view.lanes.bound -= 1;
+    now.view.lanes.capacity -= 1;
     auto small = kv::make_state(now.exec, now.policy, now.view, now.turn);
     small.history() = now.state.history();
     for (std::size_t i = 0; i < small.columns().size(); ++i) {
       for (int lane = 0; lane < 4; ++lane) {
         kv::lane const one{0, lane / 2, lane % 2};
         std::memcpy(small.columns()[i].rows.row(one), now.state.columns()[i].rows.row(one),
-                    static_cast<std::size_t>(small.columns()[i].about.bytes * now.view.lanes.bound));
+                    static_cast<std::size_t>(small.columns()[i].about.bytes * now.view.lanes.capacity));
       }
     }
-    now.view.lanes.bound += 1;
+    now.view.lanes.capacity += 1;
     kv::grow(now.exec, now.policy, now.view, small);
     now.state = std::move(small);
     now.run(0, 60, 150);
@@ -363,7 +363,7 @@ TEST_SUITE("layout/key_turns") {
       auto const with = kv::required_bytes<kv::host_executor>(now.policy, now.view, now.turn).state;
       CHECK(with - alone == (element == kv::codec::f32 ? 0u : static_cast<std::size_t>(4 * now.capacity * (64 + 4))));
       auto const bound = kv::engines::bind<kv::engines::llama_cpp>(
-          kv::eviction{.score = kv::reduce_lanes<kv::streaming_llm>{{}, kv::granularity::token}}, now.turn);
+          kv::eviction{.score = kv::reduce_lanes<kv::streaming_llm>{{}, kv::granularity::sequence}}, now.turn);
       CHECK(kv::required_bytes<kv::host_executor>(now.policy, now.view, bound).state == with);
     }
   }
@@ -383,7 +383,7 @@ TEST_SUITE("layout/key_turns") {
     holds("random entries are dropped, appended, taken back and forked", [] {
       options const how{.budget = 12, .copies = false, .slots = 2};
       streaming now(how);
-      kv::eviction policy{.score = kv::reduce_lanes<kv::random_scores>{{}, kv::granularity::token},
+      kv::eviction policy{.score = kv::reduce_lanes<kv::random_scores>{{}, kv::granularity::sequence},
                           .protect = kv::sinks{*rc::gen::inRange(0, 4)},
                           .budget = kv::per_lane{}};
       auto plan = kv::make_plan(now.exec, policy, now.view, now.turn);

@@ -239,7 +239,7 @@ TEST_SUITE("layout/lane_order") {
           served ordered(how, false);
           served list(how, true);
           kv::host_executor exec;
-          kv::eviction const policy{.score = kv::reduce_lanes{kv::random_scores{}, kv::granularity::token},
+          kv::eviction const policy{.score = kv::reduce_lanes{kv::random_scores{}, kv::granularity::sequence},
                                     .budget = kv::per_lane{how.bound - 1},
                                     .pick = kv::lowest_one{}};
           auto [ordered_state, ordered_plan] = state_and_plan(exec, policy, ordered);

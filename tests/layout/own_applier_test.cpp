@@ -65,18 +65,18 @@ namespace kvpolicy::inline v0 {
 template <>
 struct implementation<user::blank_dropped_t, host> {
   static std::size_t scratch(cache const& in) {
-    return detail::scratch_of<int>(static_cast<std::size_t>(in.lanes.bound) + 8000);
+    return detail::scratch_of<int>(static_cast<std::size_t>(in.lanes.capacity) + 8000);
   }
   static void run(host_executor& exec, keep_set const& keep, cache const& in) {
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
       int* const dropped =
-          detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.lanes.bound));
+          detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.lanes.capacity));
       auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
       int const gone = detail::list_dropped(exec, kept, in.lanes.committed(this_lane), dropped);
       for (int d = 0; d < gone; ++d) {
         std::memset(in.k.row(this_lane.layer, in.where.at(this_lane, dropped[d]), this_lane.head), 0,
-                    static_cast<std::size_t>(in.k.dims) * sizeof(float));
+                    static_cast<std::size_t>(in.k.channels) * sizeof(float));
       }
     });
   }
@@ -192,7 +192,7 @@ TEST_SUITE("layout/own_applier") {
           engines::supports(engines::vllm::can, kv::applier_effects{.moves_rows = true}));
     CHECK(engines::supports(engines::vllm::can, user::scrub::effects));
     CHECK(error_of([&] {
-            engines::check(engines::capabilities{.name = "still"}, kv::granularity::token, "scrub",
+            engines::check(engines::capabilities{.name = "still"}, kv::granularity::sequence, "scrub",
                            user::scrub::effects);
           }) == "bind: layout = scrub, but still: its rows may not be moved");
     static_cast<void>(engines::bind<engines::vllm>(policy, user::scrub{}));

@@ -80,8 +80,8 @@ std::string taken(int slot, int position, std::string const& lane) {
 std::string with_one_slot_in(int other, bool layers_share, bool heads_share) {
   four_lanes with;
   for (kv::plane* const rows : {&with.view.k, &with.view.v}) {
-    if (layers_share) rows->layer = 0;
-    if (heads_share) rows->head = 0;
+    if (layers_share) rows->layer_stride = 0;
+    if (heads_share) rows->head_stride = 0;
   }
   with.slot(other, 1) = 0;
   return with.apply(with.rewriting());
@@ -106,7 +106,7 @@ TEST_SUITE("layout/shared_pools") {
     four_lanes with;
     std::vector<std::byte*> bases(8, with.view.k.base);
     for (kv::plane* const rows : {&with.view.k, &with.view.v}) {
-      rows->layer = rows->head = 0;
+      rows->layer_stride = rows->head_stride = 0;
       rows->bases = {bases.data(), 2, 0, 1};
     }
     with.slot(1, 1) = with.slot(2, 1) = with.slot(3, 1) = 0;
@@ -219,7 +219,7 @@ TEST_SUITE("layout/shared_pools") {
       four_lanes with;
       kv::keep_set decided = with.plan.keep();
       if (pages) {
-        decided.of = kv::unit::page;
+        decided.items = kv::item::page;
       } else {
         decided.lists = kv::side::dropped;
       }
@@ -319,12 +319,12 @@ TEST_SUITE("layout/overwrite") {
     for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<float>(i);
     std::vector<kv::plane> const more = {{.base = reinterpret_cast<std::byte*>(scales.data()),
                                           .element = kv::codec::f32,
-                                          .dims = 1,
-                                          .layer = 2 * units * 4,
-                                          .unit = 4,
-                                          .token = 4,
-                                          .head = units * 4,
-                                          .dim = 4}};
+                                          .channels = 1,
+                                          .layer_stride = 2 * units * 4,
+                                          .unit_stride = 4,
+                                          .token_stride = 4,
+                                          .head_stride = units * 4,
+                                          .channel_stride = 4}};
     with.view.more = more;
     // Position 0 is dropped from slot 4 i: the row of the highest slot comes there.
     kv::eviction<kv::streaming_llm, kv::position_span> const last_two{
@@ -350,8 +350,8 @@ TEST_SUITE("layout/compact") {
       kv::host_executor exec;
       kv::cache view = cache.view();
       for (kv::plane* const rows : {&view.k, &view.v}) {
-        rows->token = rows->unit;
-        rows->unit *= 4;
+        rows->token_stride = rows->unit_stride;
+        rows->unit_stride *= 4;
       }
       view.where = turns ? kv::locator{kv::locating::ring, {cursor}, 4, 1} : kv::identity_map(4);
       cache.count = {0};

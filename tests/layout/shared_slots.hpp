@@ -74,7 +74,7 @@ struct shared_slots {
     made.lanes = {.sequences = slots,
                   .layer_end = layers,
                   .heads = heads,
-                  .bound = bound,
+                  .capacity = bound,
                   .count = {count.data(), layers * heads, heads, 1},
                   .position = {position.data(), layers * heads * bound, heads * bound, bound}};
     bool const one = tables == table_kind::one_pool;
@@ -82,12 +82,12 @@ struct shared_slots {
       std::int64_t const row = dims * 4, token = one ? row : heads * row;
       return kv::plane{.base = reinterpret_cast<std::byte*>(of.data()),
                        .element = kv::codec::f32,
-                       .dims = dims,
-                       .layer = one ? 0 : units * page * token,
-                       .unit = page * token,
-                       .token = token,
-                       .head = one ? 0 : row,
-                       .dim = 4};
+                       .channels = dims,
+                       .layer_stride = one ? 0 : units * page * token,
+                       .unit_stride = page * token,
+                       .token_stride = token,
+                       .head_stride = one ? 0 : row,
+                       .channel_stride = 4};
     };
     made.k = plane(k);
     made.v = plane(v);

@@ -83,8 +83,8 @@ class slot_cache {
     return {.list = list_table(),
             .map = map_table(),
             .dead = dead(),
-            .prefix = table<int const>(prefix, 1),
-            .locked = table<int const>(locked, 1),
+            .protected_prefix = table<int const>(prefix, 1),
+            .locked_prefix = table<int const>(locked, 1),
             .freed = freed_list(),
             .released = released_list()};
   }
@@ -94,7 +94,7 @@ class slot_cache {
             .layer_begin = 0,
             .layer_end = options.model.layers,
             .heads = options.model.kv_heads,
-            .bound = options.bound,
+            .capacity = options.bound,
             .count = table(count, 1),
             .position = table(position, options.bound),
             .in_flight = in_flight.data()};

@@ -166,7 +166,7 @@ TEST_SUITE("lifecycle/copy_on_write") {
     now.on.count[5] = now.on.bound + 1;
     refuses(
         "copy_on_write: lanes.count = 25 in layer 0, head 1 of sequence 1, but a lane holds 0 to 24 entries, its "
-        "`bound`");
+        "`capacity`");
     now.on.count[5] = 5;
     now.all.lanes = now.all.lanes.sequences_only(0, 2);
     refuses("copy_on_write: cache.lanes = some slots, but slots are numbered in the cache of all slots");

@@ -491,7 +491,7 @@ class soak {
     for (bool const key : {true, false}) {
       kv::plane const& rows = key ? in.k : in.v;
       auto* const row = reinterpret_cast<float*>(rows.row(one.layer, in.where.at(one, ordinal), one.head));
-      for (int d = 0; d < rows.dims; ++d) visit(row[d], element(piece, one, number, d, key));
+      for (int d = 0; d < rows.channels; ++d) visit(row[d], element(piece, one, number, d, key));
     }
   }
   void write_row(kv::cache const& in, std::size_t piece, kv::lane one, int ordinal, int number) {
@@ -538,9 +538,9 @@ class soak {
     bool right = true;
     for (int i = 0; i < both_->engine.lanes(); ++i) {
       kv::lane const one = both_->all.window.lanes.at(i);
-      int const held = *both_->all.global.num_pages.row(one);
-      right = right && held == (*both_->all.global.entries.lanes.count.row(one) + 3) / 4;
-      all.insert(both_->all.global.table.row(one), both_->all.global.table.row(one) + held);
+      int const held = *both_->all.pages.num_pages.row(one);
+      right = right && held == (*both_->all.pages.entries.lanes.count.row(one) + 3) / 4;
+      all.insert(both_->all.pages.table.row(one), both_->all.pages.table.row(one) + held);
     }
     return right && all.size() == 64 && std::set<int>(all.begin(), all.end()).size() == 64;
   }

@@ -105,7 +105,7 @@ TEST_SUITE("saved slots") {
     small.bound = 6;
     host_engine narrow(small, h2o(6), 1, {}, 1);
     CHECK(error_of([&] { kv::load(narrow.exec(), narrow.all(), narrow.state(), 0, good); }) ==
-          "load: lanes.bound = 6, but a lane of the saved slot holds 8 entries");
+          "load: lanes.capacity = 6, but a lane of the saved slot holds 8 entries");
     std::vector<std::byte> short_of(good.size() - 1);
     CHECK(error_of([&] { kv::save(engine.exec(), engine.all(), engine.state(), 1, short_of); }) ==
           "save: to = " + std::to_string(good.size() - 1) + ", but saved_bytes says " + size);

@@ -186,11 +186,11 @@ TEST_SUITE("slots") {
       for (int e = 0; e < 5; ++e) mass[e] = static_cast<float>(e + 1);
       large.put({1, 0, 0}, {0, 1, 2, 3, 4});
       CHECK(error_of([&] { kv::grow(exec, policy, view, state); }) ==
-            "grow: lanes.bound = 8, but the state has room for 8 entries a lane");
+            "grow: lanes.capacity = 8, but the state has room for 8 entries a lane");
       kv::grow(exec, policy, large.view(), state);
       auto const* const grown = reinterpret_cast<float const*>(state.columns()[0].rows.row({1, 1, 0}));
       CHECK(std::vector<float>(grown, grown + 6) == std::vector<float>{1, 2, 3, 4, 5, 0});
-      CHECK(state.lanes().bound == 20);
+      CHECK(state.lanes().capacity == 20);
       kv::cache larger = large.view();
       CHECK(error_of([&] { kv::append(exec, larger, state, {1, 1, 0}); }) != "");
 

@@ -102,19 +102,19 @@ TEST_SUITE("turns") {
     auto const plane = [&](std::byte* base) {
       return kv::plane{.base = base,
                        .element = kv::codec::opaque,
-                       .dims = 128,
-                       .layer = 1ll << 40,
-                       .unit = 1ll << 34,
-                       .token = 1ll << 12,
-                       .head = 1ll << 8,
-                       .dim = 1};
+                       .channels = 128,
+                       .layer_stride = 1ll << 40,
+                       .unit_stride = 1ll << 34,
+                       .token_stride = 1ll << 12,
+                       .head_stride = 1ll << 8,
+                       .channel_stride = 1};
     };
     kv::cache const all{.shape = model,
                         .lanes = {.sequences = sequences,
                                   .layer_begin = 0,
                                   .layer_end = model.layers,
                                   .heads = model.kv_heads,
-                                  .bound = bound,
+                                  .capacity = bound,
                                   .count = {counts.data(), 1, 0, 0},
                                   .position = {positions.data(), bound, 0, 0}},
                         .k = plane(memory),

@@ -40,7 +40,7 @@ double newest_length(Engine& engine) {
     kv::place const place = cache.where.at(lane, *cache.lanes.count.row(lane) - 1);
     auto const* const row = reinterpret_cast<float const*>(cache.k.row(lane.layer, place, lane.head));
     double sum = 0;
-    for (int d = 0; d < cache.k.dims; ++d) sum += static_cast<double>(row[d]) * static_cast<double>(row[d]);
+    for (int d = 0; d < cache.k.channels; ++d) sum += static_cast<double>(row[d]) * static_cast<double>(row[d]);
     made += std::sqrt(sum);
   }
   return made / cache.lanes.size();

@@ -253,7 +253,7 @@ void expect_same(Policy const& policy, model_shape const& of_part, head_part con
     std::vector<int> of_ranks(at(ranks.ranks()));
     ranks.all_gather(&same, sizeof same, of_ranks.data());
     if (std::count(of_ranks.begin(), of_ranks.end(), 0) > 0) return;  // all ranks leave together
-    if (policy.score.decides == kv::granularity::token) examples::check_tokens(ranks, part.cache.lanes);
+    if (policy.score.decides == kv::granularity::sequence) examples::check_tokens(ranks, part.cache.lanes);
   }
   CHECK((ranks.reductions > 0) == (policy.score.decides != kv::granularity::lane));
 }
@@ -442,8 +442,8 @@ TEST_SUITE("mpi") {
         {{2, 2, 2, 8, 1 + more, 32, false, 1},
          "lanes.sequences = 1 on rank 0 and 2" + where + "all ranks have the same sequences"},
         {{2, 2, 2, 8, 1, 32 + more, false, 1},
-         "lanes.bound = 32 on rank 0 and 33" + where + "all ranks have the same sequences"}};
-    kv::eviction const policy{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::token},
+         "lanes.capacity = 32 on rank 0 and 33" + where + "all ranks have the same sequences"}};
+    kv::eviction const policy{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::sequence},
                               .budget = kv::per_lane{8}};
     for (refusal const& each : refusals) {
       part_of_model part(exec, policy, each.model, {0, each.model.kv_heads, 0});
@@ -498,7 +498,7 @@ TEST_SUITE("mpi") {
     expect_refused(kv::policies::tova({.budget = 8}));
     for (auto const how : {kv::reduction::max, kv::reduction::mean}) {
       expect_refused(kv::eviction{
-          .score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::token, .how = how},
+          .score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::sequence, .how = how},
           .budget = kv::per_lane{8}});
     }
   }
@@ -535,7 +535,7 @@ TEST_SUITE("mpi") {
       expect_same(random_intent_kv(random, head, model.capacity), model, 5, random);
 
       kv::per_lane const budget{random_budget(random, model.capacity)};
-      auto const decides = random.one_of<kv::granularity>({kv::granularity::layer, kv::granularity::token});
+      auto const decides = random.one_of<kv::granularity>({kv::granularity::layer, kv::granularity::sequence});
       expect_same(kv::eviction{.score = kv::reduce_lanes{.score_of = kv::snapkv{.window = 4}, .decides = decides},
                                .budget = budget},
                   model, 5, random);

@@ -35,7 +35,7 @@ class small_engine {
   [[nodiscard]] kv::cache view() {
     kv::lanes const batch{.layer_end = 1,
                           .heads = heads,
-                          .bound = bound,
+                          .capacity = bound,
                           .count = {count_.data(), 0, 0, 1},
                           .position = {position_.data(), 0, 0, bound}};
     return {.shape = {1, heads * group, heads, dims},
@@ -67,10 +67,10 @@ class small_engine {
 
   static kv::plane plane_of(std::vector<float>& of) {
     return {.base = reinterpret_cast<std::byte*>(of.data()),
-            .dims = dims,
-            .unit = std::int64_t{4} * dims,
-            .head = std::int64_t{4} * dims * bound,
-            .dim = 4};
+            .channels = dims,
+            .unit_stride = std::int64_t{4} * dims,
+            .head_stride = std::int64_t{4} * dims * bound,
+            .channel_stride = 4};
   }
 
   std::vector<float> k_ = std::vector<float>(std::size_t{heads} * bound * dims);

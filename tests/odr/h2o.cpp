@@ -1,6 +1,6 @@
 // A recorder whose verb needs scratch, and a pick that drops one entry.
 #include <kvpolicy/decision/decide.hpp>
-#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/decision/eviction.hpp>
 #include <kvpolicy/layout/overwrite.hpp>
 #include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/argmin.hpp>

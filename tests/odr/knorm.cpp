@@ -1,6 +1,6 @@
 // A budget that lanes share, and an applier that only hides.
 #include <kvpolicy/decision/decide.hpp>
-#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/decision/eviction.hpp>
 #include <kvpolicy/layout/mask.hpp>
 #include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/entries.hpp>

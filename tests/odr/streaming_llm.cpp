@@ -1,6 +1,6 @@
 // The fewest headers that can decide: a scorer that needs no scratch.
 #include <kvpolicy/decision/decide.hpp>
-#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/decision/eviction.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>

@@ -23,11 +23,11 @@ class two_ranks : public kv::host_executor {
 
 TEST_SUITE("ops/all_reduce") {
   TEST_CASE("every score of every segment is summed, and nothing behind them") {
-    kv::lanes const batch{.sequences = 2, .layer_begin = 1, .layer_end = 4, .heads = 5, .bound = 7};
-    for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::token}) {
-      auto const all = static_cast<std::size_t>(kv::segments(batch, decides) * batch.bound);
+    kv::lanes const batch{.sequences = 2, .layer_begin = 1, .layer_end = 4, .heads = 5, .capacity = 7};
+    for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence}) {
+      auto const all = static_cast<std::size_t>(kv::segments(batch, decides) * batch.capacity);
       std::vector<float> scores(300, 1);
-      kv::score_view const view = kv::contiguous_scores(batch, decides, scores.data(), batch.bound);
+      kv::score_view const view = kv::contiguous_scores(batch, decides, scores.data(), batch.capacity);
       kv::host_executor alone;
       kv::ops::all_reduce(alone, view);
       CHECK(scores == std::vector<float>(300, 1));

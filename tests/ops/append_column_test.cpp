@@ -64,7 +64,7 @@ struct told {
     return {.sequences = sequences,
             .layer_end = layers,
             .heads = heads,
-            .bound = bound,
+            .capacity = bound,
             .count = {count.data(), std::int64_t{layers} * heads, heads, 1},
             .position = {entries.data(), std::int64_t{layers} * heads * bound, std::int64_t{heads} * bound, bound},
             .in_flight = drafts.data()};

@@ -89,7 +89,8 @@ TEST_SUITE("append_rows") {
     mock_cache to(cache_of(arrangement::nhd, kv::codec::f32, 2));
     std::vector<std::byte> here(8, std::byte{7}), there(8);
     auto const scales = [](std::vector<std::byte>& of) {
-      return kv::plane{.base = of.data(), .element = kv::codec::opaque, .dims = 1, .token = 1, .dim = 1};
+      return kv::plane{
+          .base = of.data(), .element = kv::codec::opaque, .channels = 1, .token_stride = 1, .channel_stride = 1};
     };
     std::vector<kv::plane> const more{scales(here)}, other{scales(there)};
     kv::cache source = from.view();

@@ -179,7 +179,7 @@ TEST_SUITE("argmin") {
         kv::isa const simd_level = std::min(most, kv::best_isa());
         auto const& kernels = kv::detail::lowest_of_isa[simd_level];
         kv::score_view scores;
-        scores.lanes = {.layer_end = 1, .heads = 1, .bound = count};
+        scores.lanes = {.layer_end = 1, .heads = 1, .capacity = count};
         scores.rows = {row.data(), 0, 0, 0};
         std::int64_t odd = 0;
         auto const among = kv::detail::candidates_of(kernels, lane, free);

@@ -71,10 +71,11 @@ void give_lse(mock_cache& cache, mock_queries& queries, double more = 0) {
 comparison agrees(mock_cache& cache, mock_queries& queries, kv::attention_mass_options const& how,
                   kv::isa simd_level = kv::best_isa()) {
   kv::host_executor exec(1, simd_level);
-  exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
+  exec.reserve(
+      kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
   auto const lanes = cache.lanes();
   owned_scores out(lanes);
-  kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
+  kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
   for (int i = 0; i < cache.lane_count(); ++i) {
     int const committed = cache.committed(cache.lane_at(i));
     reference::row expected = expected_mass(cache, queries, cache.lane_at(i), how);
@@ -145,10 +146,10 @@ TEST_SUITE("ops/attention_mass") {
     fill(queries, cache, content::smooth);
     owned_scores plain(cache.lanes()), halved(cache.lanes());
     kv::host_executor exec;
-    exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
-    kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, plain.view());
+    exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+    kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, plain.view());
     give_lse(cache, queries, std::log(2.0));
-    kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, halved.view());
+    kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, halved.view());
     for (int i = 0; i < cache.lane_count(); ++i) {
       for (int e = 0; e < cache.committed(cache.lane_at(i)); ++e) {
         auto const at = static_cast<std::size_t>(e);
@@ -169,9 +170,9 @@ TEST_SUITE("ops/attention_mass") {
     for (kv::isa const simd_level :
          {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx}) {
       kv::host_executor exec(1, simd_level);
-      exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+      exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
       owned_scores out(cache.lanes());
-      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, out.view());
+      kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, out.view());
       auto const mass = out.row(0, 9);
       for (std::size_t e = 1; e <= 5; ++e) CHECK(mass[e] == 0.0f);
       CHECK(static_cast<double>(mass[6]) == doctest::Approx(std::exp(-86.0) / 2).epsilon(1e-4));
@@ -222,13 +223,13 @@ TEST_SUITE("ops/attention_mass") {
       kv::attention_mass_options how = any_options();
       how.accumulate = false;
       how.lanes = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
-      auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::token);
+      auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence);
       int const begin = *rc::gen::inRange(0, shape.model.layers);
       auto const lanes = cache.lanes().layers_only(begin, *rc::gen::inRange(begin + 1, shape.model.layers + 1));
       kv::host_executor exec(2);
-      exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+      exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
       owned_scores out(lanes, decides);
-      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
+      kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
       for (int segment = 0; segment < kv::segments(lanes, decides); ++segment) {
         reference::matrix masses;
         for (int i = 0; i < lanes.size(); ++i) {
@@ -261,11 +262,11 @@ TEST_SUITE("ops/attention_mass") {
     reference::lane_attention lane = reference_lane(cache, queries, {0, 0, 0});
     REQUIRE(lane.query_positions.size() == 1);  // the other is after the last committed entry
     kv::host_executor exec;
-    exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+    exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
     owned_scores out(cache.lanes());
     for (auto const domain : {kv::key_domain::all, kv::key_domain::past}) {
-      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), everywhere, {.domain = domain, .last_rows = 2},
-                              out.view());
+      kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), everywhere, {.domain = domain, .last_rows = 2},
+                                      out.view());
       lane.query_positions = {99, 99};
       for (int h = 0; h < 4; ++h) {
         lane.queries[static_cast<std::size_t>(h)] = {queries.row(0, 0, h, 0), queries.row(0, 0, h, 1)};
@@ -287,9 +288,10 @@ TEST_SUITE("ops/attention_mass") {
           std::vector<float> results[2];
           for (int const threads : {1, 3}) {
             kv::host_executor exec(threads);
-            exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+            exec.reserve(
+                kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
             owned_scores out(cache.lanes());
-            kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
+            kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
             results[threads / 3] = out.all();
           }
           RC_ASSERT(results[0] == results[1]);
@@ -307,9 +309,9 @@ TEST_SUITE("ops/attention_mass") {
     std::vector<float> alone;
     for (int const threads : {1, 3, 3, 3}) {
       kv::host_executor exec(threads);
-      exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+      exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
       owned_scores out(cache.lanes());
-      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, out.view());
+      kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, out.view());
       if (threads == 1) alone = out.all();
       CHECK(out.all() == alone);
     }
@@ -333,27 +335,30 @@ TEST_SUITE("ops/attention_mass") {
     kv::host_executor exec;
     owned_scores out(cache.lanes());
     auto const mass = [&](kv::query_view const& rows, kv::attention_mass_options const& how, kv::score_view to) {
-      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), rows, how, to);
+      kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), rows, how, to);
     };
     kv::query_view wide = queries.view();
     wide.dims = 5;
     CHECK_THROWS_WITH_AS(mass(wide, {}, out.view()),
-                         "attention_mass: queries.dims = 5, but keys and queries have one head size",
+                         "compute_attention_mass: queries.dims = 5, but keys and queries have one head size",
                          kv::invalid_argument);
     kv::query_view none = queries.view();
     none.rows = -1;
     CHECK_THROWS_WITH_AS(mass(none, {}, out.view()),
-                         "attention_mass: queries.rows = -1, but a count cannot be negative", kv::invalid_argument);
+                         "compute_attention_mass: queries.rows = -1, but a count cannot be negative",
+                         kv::invalid_argument);
     CHECK_THROWS_WITH_AS(mass(queries.view(), {.last_rows = -2}, out.view()),
-                         "attention_mass: last_rows = -2, but a count cannot be negative", kv::invalid_argument);
+                         "compute_attention_mass: last_rows = -2, but a count cannot be negative",
+                         kv::invalid_argument);
     CHECK_THROWS_WITH_AS(mass(queries.view(), {.group = kv::reduction::last}, out.view()),
-                         "attention_mass: group = last, but query heads have no order", kv::invalid_argument);
+                         "compute_attention_mass: group = last, but query heads have no order", kv::invalid_argument);
     CHECK_THROWS_WITH_AS(mass(queries.view(), {.lanes = kv::reduction::last}, out.view()),
-                         "attention_mass: lanes = last, but lanes have no order", kv::invalid_argument);
+                         "compute_attention_mass: lanes = last, but lanes have no order", kv::invalid_argument);
     kv::score_view layered = out.view();
     layered.decides = kv::granularity::layer;
     CHECK_THROWS_WITH_AS(mass(queries.view(), {.accumulate = true}, layered),
-                         "attention_mass: accumulate = true, but mass accumulates lane by lane", kv::invalid_argument);
+                         "compute_attention_mass: accumulate = true, but mass accumulates lane by lane",
+                         kv::invalid_argument);
     for (float const each : out.all()) CHECK(each == 0.5f);
   }
 }

@@ -58,11 +58,11 @@ class one_lane {
   [[nodiscard]] std::vector<float> mass(kv::attention_mass_options const& how, kv::isa simd_level, bool lse = false) {
     kv::host_executor exec(1, simd_level);
     exec.reserve(
-        kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
+        kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
     owned_scores out(cache.lanes());
     kv::query_view view = rows.view();
     if (!lse) view.lse = {};
-    kv::ops::attention_mass(exec, kv::keys_of(cache.view()), view, how, out.view());
+    kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), view, how, out.view());
     return {out.row(0, 0).data(), out.row(0, 0).data() + cache.committed({})};
   }
 
@@ -93,9 +93,9 @@ class one_lane {
     int const bound = cache.options().bound;
     for (kv::isa const simd_level : every_isa) {
       kv::host_executor exec(1, simd_level);
-      exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(cache.model(), bound));
+      exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(cache.model(), bound));
       owned_scores out(cache.lanes());
-      kv::ops::attention_mass(exec, elsewhere, rows.view(), {}, out.view());
+      kv::ops::compute_attention_mass(exec, elsewhere, rows.view(), {}, out.view());
       CHECK(compare(out.row(0, bound), wanted));
     }
   }

@@ -47,7 +47,7 @@ TEST_SUITE("ops/pool") {
     owned_lanes lanes(4);
     std::vector<float> scores = {1, 2, 3, 4};
     kv::score_view const view =
-        kv::contiguous_scores(lanes.view(), kv::granularity::lane, scores.data(), lanes.view().bound);
+        kv::contiguous_scores(lanes.view(), kv::granularity::lane, scores.data(), lanes.view().capacity);
     kv::host_executor exec;
     auto const refusal = [&](kv::pooling const& by, int tail) {
       return error_of([&] { kv::ops::pool(exec, by, view, tail); });

@@ -18,15 +18,18 @@ struct two_sequences {
     view.lanes = {.sequences = 2,
                   .layer_end = 1,
                   .heads = 1,
-                  .bound = 8,
+                  .capacity = 8,
                   .count = {count.data(), 1, 0, 0},
                   .position = {position.data(), 8, 0, 0}};
   }
   void drop(int threads) {
     kv::host_executor exec(threads);
     exec.reserve(kv::implementation<kv::ops::drop_units_t, kv::host>::scratch(view));
-    kv::keep_set const keep{
-        .lanes = view.lanes, .indptr = indptr.data(), .indices = kept.data(), .seen = seen.data(), .capacity = 4};
+    kv::keep_set const keep{.lanes = view.lanes,
+                            .indptr = indptr.data(),
+                            .indices = kept.data(),
+                            .entry_count = seen.data(),
+                            .capacity = 4};
     kv::ops::drop_units(exec, keep, view,
                         kv::list_edit<>{.list = {table.data(), 0, 0, 0},
                                         .freed = {{freed.data(), 0, 0, 0}, {freed_count.data(), 0, 0, 0}}},

@@ -35,7 +35,7 @@ void folds_as_the_reference() {
     counts[i] = i % static_cast<std::size_t>(per_segment) == 0 ? random.below(bound + 1) : counts[i - 1];
   }
   owned_lanes const lanes(sequences, layers, heads, bound, counts);
-  auto const decides = by_layer ? kv::granularity::layer : kv::granularity::token;
+  auto const decides = by_layer ? kv::granularity::layer : kv::granularity::sequence;
   owned_scores fine(lanes.view());
   owned_scores coarse(lanes.view(), decides);
   for (float& each : fine.all()) {

@@ -57,10 +57,10 @@ struct paged_rows {
   [[nodiscard]] kv::row_view view(int heads) {
     kv::plane const rows{.base = memory.data(),
                          .element = element,
-                         .dims = dims,
-                         .unit = std::int64_t{page} * row_bytes(),
-                         .token = row_bytes(),
-                         .dim = step};
+                         .channels = dims,
+                         .unit_stride = std::int64_t{page} * row_bytes(),
+                         .token_stride = row_bytes(),
+                         .channel_stride = step};
     return {rows, kv::block_table({table.data(), 0, std::int64_t{heads} * pages, pages}, page, std::ssize(table))};
   }
   [[nodiscard]] std::vector<double> decoded_row(int lane, int entry) {
@@ -80,11 +80,11 @@ struct some_lanes {
   some_lanes(int layers, int heads, int bound)
       : count(static_cast<std::size_t>(layers * heads), bound),
         out(static_cast<std::size_t>(layers * heads * (bound + 1)), untouched) {
-    lanes = {.layer_end = layers, .heads = heads, .bound = bound, .count = {count.data(), 0, heads, 1}};
+    lanes = {.layer_end = layers, .heads = heads, .capacity = bound, .count = {count.data(), 0, heads, 1}};
     rows = {out.data(), 0, std::int64_t{heads} * (bound + 1), bound + 1};
   }
   [[nodiscard]] float result(int lane, int entry) const {
-    return out[static_cast<std::size_t>(lane * (lanes.bound + 1) + entry)];
+    return out[static_cast<std::size_t>(lane * (lanes.capacity + 1) + entry)];
   }
 };
 
@@ -166,7 +166,7 @@ void compare(some_lanes const& among, kv::lanes const& asked, Expected const& ex
   for (int lane = 0; lane < std::ssize(among.count); ++lane) {
     int const layer = lane / among.lanes.heads;
     bool const is_asked = layer >= asked.layer_begin && layer < asked.layer_end;
-    for (int e = 0; e <= among.lanes.bound; ++e) {
+    for (int e = 0; e <= among.lanes.capacity; ++e) {
       auto const is = static_cast<double>(among.result(lane, e));
       bool const there = is_asked && e < among.count[static_cast<std::size_t>(lane)];
       double const should = there ? expected(lane, e) : static_cast<double>(untouched);
@@ -195,8 +195,9 @@ struct gate_case {
 
 /// Ragged counts, none of a lane perhaps, and some of the layers.
 kv::lanes shuffled(dice& from, some_lanes& among) {
-  if (among.lanes.bound > 33) return among.lanes;
-  for (int& each : among.count) each = from.one_of<int>({0, among.lanes.bound, from.below(among.lanes.bound + 1)});
+  if (among.lanes.capacity > 33) return among.lanes;
+  for (int& each : among.count)
+    each = from.one_of<int>({0, among.lanes.capacity, from.below(among.lanes.capacity + 1)});
   int const begin = from.below(among.lanes.layer_end);
   return among.lanes.layers_only(begin, from.between(begin + 1, among.lanes.layer_end));
 }
@@ -315,7 +316,7 @@ TEST_SUITE("ops/write_gates") {
           "write_gates: pre = null, but a signal is the engine's memory");
     CHECK(refused([](auto&, auto& post, auto&...) { post.rows.element = kv::codec::opaque; }) ==
           "write_gates: post = opaque rows, but only their engine can read them");
-    CHECK(refused([](auto&, auto& post, auto&...) { post.rows.dims = 4; }) ==
+    CHECK(refused([](auto&, auto& post, auto&...) { post.rows.channels = 4; }) ==
           "write_gates: post.dims = 4, but the gate is of 8 channels");
     CHECK(refused([](auto&, auto&, auto& batch, auto&...) { batch.heads = 2; }) ==
           "write_gates: lanes.heads = 2, but the gate has 3 heads");

@@ -110,12 +110,13 @@ TEST_SUITE("ops/gather_rows") {
         "gather_rows == a copy row by row",
         [] {
           mock_options shape = any_mock();
-          auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::token);
-          shape.shared_entries = decides == kv::granularity::token;
+          auto const decides =
+              *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence);
+          shape.shared_entries = decides == kv::granularity::sequence;
           RC_LOG() << shape << '\n';
           mock_cache cache(shape);
           fill(cache, true);
-          int const begin = decides == kv::granularity::token ? 0 : *rc::gen::inRange(0, shape.model.layers);
+          int const begin = decides == kv::granularity::sequence ? 0 : *rc::gen::inRange(0, shape.model.layers);
           auto const lanes = cache.lanes().layers_only(begin, shape.model.layers);
           bool const drops_a_run = *rc::gen::arbitrary<bool>();
           std::vector<std::vector<int>> kept;
@@ -129,10 +130,10 @@ TEST_SUITE("ops/gather_rows") {
                                        : cache.random().subset(committed, cache.random().below(committed + 1)));
           }
           written_keep const keep(lanes, decides, kept);
-          owned_column moved(cache, {"moved", kv::per::lane_entry, kv::on_move::permute, 4});
-          owned_column narrow(cache, {"narrow", kv::per::lane_entry, kv::on_move::permute, 3});
-          owned_column fixed(cache, {"fixed", kv::per::lane_entry, kv::on_move::stay, 4});
-          owned_column window(cache, {"window", kv::per::window_row, kv::on_move::permute, 4});
+          owned_column moved(cache, {"moved", kv::column_extent::lane_entry, kv::on_move::permute, 4});
+          owned_column narrow(cache, {"narrow", kv::column_extent::lane_entry, kv::on_move::permute, 3});
+          owned_column fixed(cache, {"fixed", kv::column_extent::lane_entry, kv::on_move::stay, 4});
+          owned_column window(cache, {"window", kv::column_extent::window_row, kv::on_move::permute, 4});
 
           auto const before = cache.save();
           auto expected = before;

@@ -18,7 +18,7 @@ using namespace kvpolicy_test;
 /// A pool that all layers of a head draw from: layer stride 0, a list for each lane.
 struct layers_share {
   layers_share() {
-    view.k.layer = view.v.layer = 0;
+    view.k.layer_stride = view.v.layer_stride = 0;
     for (std::size_t lane = 0; lane < 4; ++lane) {  // (layer, head): slots 4 * lane and on
       cache.count[lane] = 3;
       for (int e = 0; e < 4; ++e) {

@@ -82,10 +82,10 @@ struct batch {
   void mass(kv::attention_mass_options const& how, kv::isa simd_level, bool lse, kv::score_view const& out) {
     kv::host_executor exec(1, simd_level);
     exec.reserve(
-        kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
+        kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
     kv::query_view rows = queries.view();
     if (!lse) rows.lse = {};
-    kv::ops::attention_mass(exec, logits.keys_of(cache.view()), rows, how, out);
+    kv::ops::compute_attention_mass(exec, logits.keys_of(cache.view()), rows, how, out);
   }
 
   /// The first lane that differs from the reference.
@@ -234,9 +234,9 @@ TEST_SUITE("core/logit_options") {
     some.query_positions.assign(3, 40);
     auto const expected = reference::attention_mass(some, {});
     kv::host_executor exec;
-    exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(of.cache.model(), 40));
-    kv::ops::attention_mass(exec, of.logits.keys_of(of.cache.view()), rows, {.domain = kv::key_domain::candidates},
-                            out.view());
+    exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(of.cache.model(), 40));
+    kv::ops::compute_attention_mass(exec, of.logits.keys_of(of.cache.view()), rows,
+                                    {.domain = kv::key_domain::candidates}, out.view());
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       CHECK(close(static_cast<double>(out.all()[static_cast<std::size_t>(candidates[i])]), expected[i]));
     }
@@ -263,8 +263,8 @@ TEST_SUITE("core/logit_options") {
         keys.logits.soft_cap = cap;
         owned_scores out(cache.lanes());
         kv::host_executor exec(1, simd_level);
-        exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(cache.model(), count));
-        kv::ops::attention_mass(exec, keys, queries.view(), {}, out.view());
+        exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(cache.model(), count));
+        kv::ops::compute_attention_mass(exec, keys, queries.view(), {}, out.view());
         for (int e = 0; e < count; ++e) {
           double const x = static_cast<double>(static_cast<float>(logits[static_cast<std::size_t>(e)]));
           double const c = static_cast<double>(cap);
@@ -338,12 +338,12 @@ TEST_SUITE("core/logit_options") {
     kv::host_executor exec;
     kv::eviction<kv::h2o> const policy{.score = {.heavy = 1, .recent = 1}, .budget = {2}};
     auto state = kv::make_state(exec, policy, of.cache.view());
-    exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, 8));
+    exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, 8));
     owned_scores out(of.cache.lanes());
     auto const mass = [&](kv::logit_options const& logits) {
       kv::keys keys = kv::keys_of(of.cache.view());
       keys.logits = logits;
-      return error_of([&] { kv::ops::attention_mass(exec, keys, of.queries.view(), {}, out.view()); });
+      return error_of([&] { kv::ops::compute_attention_mass(exec, keys, of.queries.view(), {}, out.view()); });
     };
     auto const observed = [&](kv::logit_options const& logits) {
       kv::cache view = of.cache.view();
@@ -352,23 +352,25 @@ TEST_SUITE("core/logit_options") {
       return error_of([&] { kv::observe(exec, policy, in, state); });
     };
     std::string const scale = " but the factor of q.k is a finite number above 0";
-    CHECK(mass({.scale = 0.0f}) == "attention_mass: keys.logits.scale = 0," + scale);
-    CHECK(mass({.scale = -0.125f}) == "attention_mass: keys.logits.scale = -0.125," + scale);
-    CHECK(mass({.scale = nan_float}) == "attention_mass: keys.logits.scale = nan," + scale);
+    CHECK(mass({.scale = 0.0f}) == "compute_attention_mass: keys.logits.scale = 0," + scale);
+    CHECK(mass({.scale = -0.125f}) == "compute_attention_mass: keys.logits.scale = -0.125," + scale);
+    CHECK(mass({.scale = nan_float}) == "compute_attention_mass: keys.logits.scale = nan," + scale);
     CHECK(observed({.scale = infinite}) == "observe: keys.logits.scale = inf," + scale);
     std::string const cap = " but a cap is a finite number above 0, and 0 stands for none";
-    CHECK(mass({.soft_cap = -50}) == "attention_mass: keys.logits.soft_cap = -50," + cap);
+    CHECK(mass({.soft_cap = -50}) == "compute_attention_mass: keys.logits.soft_cap = -50," + cap);
     CHECK(observed({.soft_cap = nan_float}) == "observe: keys.logits.soft_cap = nan," + cap);
-    CHECK(mass({.soft_cap = infinite}) == "attention_mass: keys.logits.soft_cap = inf," + cap);
+    CHECK(mass({.soft_cap = infinite}) == "compute_attention_mass: keys.logits.soft_cap = inf," + cap);
     kv::logit_options shared = of.logits.options();
     shared.sinks.layer = 0;
     CHECK(observed(shared) ==
           "observe: keys.logits.sinks.layer = 0, but there are 2 layers, and each has memory of its own");
     of.logits.sinks()[6] = nan_float;
     std::string const sink = " but a sink is a number, or -inf for a head without one";
-    CHECK(mass(of.logits.options()) == "attention_mass: keys.logits.sinks (layer 1, query head 1) = nan," + sink);
+    CHECK(mass(of.logits.options()) ==
+          "compute_attention_mass: keys.logits.sinks (layer 1, query head 1) = nan," + sink);
     of.logits.sinks()[6] = infinite;
-    CHECK(observed(of.logits.options()) == "attention_mass: keys.logits.sinks (layer 1, query head 1) = inf," + sink);
+    CHECK(observed(of.logits.options()) ==
+          "compute_attention_mass: keys.logits.sinks (layer 1, query head 1) = inf," + sink);
     CHECK(std::all_of(out.all().begin(), out.all().end(), [](float each) { return each == 0.5f; }));
     kv::cache view = of.cache.view();
     view.logits.scale = 0.0f;

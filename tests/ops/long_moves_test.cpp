@@ -50,8 +50,8 @@ struct one_decision {
   }
   [[nodiscard]] kv::cache in(kv::plane const& rows, kv::locator const& where) const {
     kv::cache made{
-        {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = rows.dims}, keep.lanes, rows, rows, where};
-    made.v.dims = 0;
+        {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = rows.channels}, keep.lanes, rows, rows, where};
+    made.v.channels = 0;
     return made;
   }
   std::vector<std::int64_t> offset;

@@ -50,10 +50,10 @@ kv::isa any_isa() {
 std::vector<std::vector<float>> scores_of(mock_cache& cache, kv::host_executor& exec, kv::page_bounds const& bounds,
                                           kv::query_view const& rows, kv::reduction group) {
   kv::lanes const batch = cache.lanes();
-  int const bound = reference::pages_of(batch.bound, bounds.page);
+  int const bound = reference::pages_of(batch.capacity, bounds.page);
   std::vector<float> all(static_cast<std::size_t>(batch.size() * bound), -7);
   kv::lanes pages = batch;
-  pages.bound = bound;
+  pages.capacity = bound;
   kv::ops::page_scores(exec, batch, bounds, rows, group,
                        kv::contiguous_scores(pages, kv::granularity::lane, all.data(), bound));
   std::vector<std::vector<float>> made;
@@ -253,7 +253,8 @@ TEST_SUITE("ops/page_bounds") {
             static_cast<float>(cache.row(of::keys, {}, e)[static_cast<std::size_t>(d)]);
       }
     }
-    kv::plane const apart{.base = reinterpret_cast<std::byte*>(turned.data()), .dims = 5, .token = 4, .dim = 64};
+    kv::plane const apart{
+        .base = reinterpret_cast<std::byte*>(turned.data()), .channels = 5, .token_stride = 4, .channel_stride = 64};
     pages.keeps.observe(exec, kv::signals{cache.lanes(), kv::keys{{apart, kv::identity_map(16)}}},
                         pages.held.columns_from(0));
     REQUIRE(cache.count({}) > 3);

@@ -253,7 +253,7 @@ TEST_SUITE("ops/top_k") {
   }
 }
 
-TEST_SUITE("budget/budget") {
+TEST_SUITE("parts/budget") {
   TEST_CASE("AdaKV's worked example: a floor of int(.2 * 2) = 0, so one head keeps three and the other one") {
     std::vector<std::vector<float>> const rows{{.5f, .3f, .1f, .05f, .05f}, {.9f, .02f, .03f, .03f, .02f}};
     CHECK(kept_by(rows, 1, kv::per_layer{2, 0.2}) == std::vector<ordinals>{{0, 1, 2}, {0}});

@@ -71,16 +71,16 @@ outcome decide_on(Executor& exec, int rank, int ranks, turn_of_all_heads& all, P
   auto const rows = [&](std::vector<float>& of) {
     constexpr std::int64_t head = 4LL * dims * entries;
     return kv::plane{.base = reinterpret_cast<std::byte*>(of.data()) + rank * heads * head,
-                     .dims = dims,
-                     .layer = head * kv_heads,
-                     .token = 4LL * dims,
-                     .head = head,
-                     .dim = 4};
+                     .channels = dims,
+                     .layer_stride = head * kv_heads,
+                     .token_stride = 4LL * dims,
+                     .head_stride = head,
+                     .channel_stride = 4};
   };
   kv::cache cache{.shape = model,
                   .lanes = {.layer_end = layers,
                             .heads = heads,
-                            .bound = entries,
+                            .capacity = entries,
                             .count = {&count},
                             .position = {position.data()}},
                   .k = rows(all.k),

@@ -42,13 +42,13 @@ struct recorded_lanes {
     return e >= known[static_cast<std::size_t>(lane)] && e < count[static_cast<std::size_t>(lane)];
   }
   void record(kv::host_executor& exec) {
-    kv::lanes const among{.layer_end = 1, .heads = lanes, .bound = bound, .count = {count.data(), 0, 0, 1}};
+    kv::lanes const among{.layer_end = 1, .heads = lanes, .capacity = bound, .count = {count.data(), 0, 0, 1}};
     kv::plane const plane{.base = bytes.data(),
                           .element = element,
-                          .dims = dims,
-                          .token = row,
-                          .head = std::int64_t{bound} * row,
-                          .dim = kv::bytes_of(element)};
+                          .channels = dims,
+                          .token_stride = row,
+                          .head_stride = std::int64_t{bound} * row,
+                          .channel_stride = kv::bytes_of(element)};
     kv::ops::record_norms(exec, kv::row_view{plane, kv::identity_map(bound)},
                           kv::contiguous_scores(among, kv::granularity::lane, column.data(), bound));
   }

@@ -161,7 +161,7 @@ TEST_SUITE("ops/row_norm") {
   TEST_CASE("refuses scores that are not made lane by lane") {
     mock_cache cache({});
     kv::host_executor exec;
-    owned_scores out(cache.lanes(), kv::granularity::token);
+    owned_scores out(cache.lanes(), kv::granularity::sequence);
     CHECK_THROWS_WITH_AS(kv::ops::row_norm(exec, kv::keys_of(cache.view()), just_norm{}, out.view()),
                          "row_norm: out.decides = 2, but rows belong to lanes", kv::invalid_argument);
   }

@@ -62,7 +62,7 @@ void agrees(kv::score_view const& scores, Rule const& rule) {
         }
         triggered += std::ssize(expected) < count ? 1 : 0;
         CHECK(keep.kept(s) == expected);
-        CHECK(keep.view().seen[s] == count);
+        CHECK(keep.view().entry_count[s] == count);
       }
       CHECK(keep.report().nan_scores == nan);
       CHECK(keep.report().triggered == triggered);

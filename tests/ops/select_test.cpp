@@ -127,11 +127,11 @@ class long_rows {
   int decide(kv::host_executor& exec, kv::safe const& protects, int budget) {
     kv::lanes const batch{.layer_end = 1,
                           .heads = static_cast<int>(count_.size()),
-                          .bound = bound_,
+                          .capacity = bound_,
                           .count = {count_.data(), 0, 0, 1},
                           .position = {position_.data()}};
     kv::keep_set const keep{
-        batch,          kv::granularity::lane, kv::unit::token, kv::side::kept,
+        batch,          kv::granularity::lane, kv::item::token, kv::side::kept,
         offset_.data(), ordinal_.data(),       seen_.data(),    static_cast<std::int64_t>(ordinal_.size()),
         &report_};
     kv::ops::top_k(exec, kv::contiguous_scores(batch, kv::granularity::lane, score_.data(), bound_),

@@ -61,13 +61,13 @@ void each_list(Check const& check) {
 }
 
 TEST_SUITE("ops/host/slot_kernels") {
-  TEST_CASE("split moves marked slots to the front and lists the others, and writes nothing behind them") {
+  TEST_CASE("partition moves marked slots to the front and lists the others, and writes nothing behind them") {
     each_list([](kv::detail::slot_kernels const& with, list const& in) {
       std::vector<int> const stays = in.of_marked(true), goes = in.of_marked(false);
       std::vector<int> slot = in.slot, dropped(goes.size() + 2, -7);
       slot.push_back(-7);
-      with.split(in.marks.data(), in.count(), static_cast<int>(goes.size()), slot.data(), slot.data(), dropped.data(),
-                 nullptr);
+      with.partition(in.marks.data(), in.count(), static_cast<int>(goes.size()), slot.data(), slot.data(),
+                     dropped.data(), nullptr);
       CHECK(std::equal(stays.begin(), stays.end(), slot.begin()));
       CHECK(std::equal(goes.begin(), goes.end(), dropped.begin()));
       CHECK(slot.back() == -7);
@@ -76,14 +76,14 @@ TEST_SUITE("ops/host/slot_kernels") {
     });
   }
 
-  TEST_CASE("split can leave the list alone, and sets the bytes of the units that it lists, and no others") {
+  TEST_CASE("partition can leave the list alone, and sets the bytes of the units that it lists, and no others") {
     each_list([](kv::detail::slot_kernels const& with, list const& in) {
       std::vector<int> const stays = in.of_marked(true), goes = in.of_marked(false);
       std::vector<int> const slot = in.slot;
       std::vector<int> dropped(goes.size() + 1, -7);
       std::vector<unsigned char> units(in.slot.size() + 4), expected = units;
-      with.split(in.marks.data(), in.count(), static_cast<int>(goes.size()), slot.data(), nullptr, dropped.data(),
-                 units.data());
+      with.partition(in.marks.data(), in.count(), static_cast<int>(goes.size()), slot.data(), nullptr, dropped.data(),
+                     units.data());
       for (int const one : goes) expected[static_cast<std::size_t>(one)] = 1;
       CHECK(units == expected);
       CHECK(std::equal(goes.begin(), goes.end(), dropped.begin()));
@@ -118,13 +118,13 @@ TEST_SUITE("ops/host/slot_kernels") {
     });
   }
 
-  TEST_CASE("take copies the slots at marked positions and writes the dead slot at all others") {
+  TEST_CASE("collect_live copies the slots at marked positions and writes the dead slot at all others") {
     each_list([](kv::detail::slot_kernels const& with, list const& in) {
       std::vector<int> const stays = in.of_marked(true);
       std::vector<int> map = in.slot, live(stays.size() + 2, -7), expected = in.slot;
       map.push_back(-7);
       int const room = static_cast<int>(stays.size());
-      CHECK(with.take(in.marks.data(), in.count(), 99, map.data(), room, live.data()) == room);
+      CHECK(with.collect_live(in.marks.data(), in.count(), 99, map.data(), room, live.data()) == room);
       for (std::size_t e = 0; e < expected.size(); ++e) expected[e] = in.marks[e] != 0 ? expected[e] : 99;
       expected.push_back(-7);
       CHECK(map == expected);
@@ -133,10 +133,10 @@ TEST_SUITE("ops/host/slot_kernels") {
     });
   }
 
-  TEST_CASE("redirect writes the dead slot at the positions of entries without a mark, and nowhere else") {
+  TEST_CASE("redirect_to_dead writes the dead slot at the positions of entries without a mark, and nowhere else") {
     each_list([](kv::detail::slot_kernels const& with, list const& in) {
       std::vector<int> map = in.map, expected = in.map;
-      with.redirect(in.marks.data(), in.position.data(), in.count(), 99, map.data());
+      with.redirect_to_dead(in.marks.data(), in.position.data(), in.count(), 99, map.data());
       for (std::size_t e = 0; e < in.slot.size(); ++e) {
         if (in.marks[e] == 0) expected[static_cast<std::size_t>(in.position[e])] = 99;
       }
@@ -144,19 +144,19 @@ TEST_SUITE("ops/host/slot_kernels") {
     });
   }
 
-  TEST_CASE("inside and as_mapped find one wrong number at any place, and count_set counts marks") {
+  TEST_CASE("inside and matches_map find one wrong number at any place, and count_set counts marks") {
     each_list([](kv::detail::slot_kernels const& with, list const& in) {
       int const n = in.count();
       auto const end = static_cast<unsigned>(n) + 1;
       CHECK(with.inside(in.slot.data(), n, end, 0));
-      CHECK(with.as_mapped(in.slot.data(), in.position.data(), n, in.map.data()));
+      CHECK(with.matches_map(in.slot.data(), in.position.data(), n, in.map.data()));
       CHECK(kv::detail::count_set(in.marks.data(), n) == static_cast<std::int64_t>(in.of_marked(true).size()));
       for (int e = 0; e < n; e += n > 300 ? 97 : 1) {
         std::vector<int> wrong = in.slot;
         for (int const other : {-1, 0, n + 1}) {
           wrong[static_cast<std::size_t>(e)] = other;
           CHECK(!with.inside(wrong.data(), n, end, 0));
-          CHECK(!with.as_mapped(wrong.data(), in.position.data(), n, in.map.data()));
+          CHECK(!with.matches_map(wrong.data(), in.position.data(), n, in.map.data()));
         }
       }
     });

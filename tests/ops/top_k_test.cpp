@@ -143,7 +143,8 @@ TEST_SUITE("ops/top_k") {
           int const layers = *rc::gen::inRange(1, 4);
           int const heads = *rc::gen::inRange(1, 4);
           int const bound = *rc::gen::element(33, 1, 31, 32, 40, 300, 600, 2100);
-          auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::token);
+          auto const decides =
+              *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence);
           dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
           trouble const what = any_trouble();
           std::vector<int> counts(static_cast<std::size_t>(sequences * layers * heads));
@@ -180,7 +181,7 @@ TEST_SUITE("ops/top_k") {
             some.resize(static_cast<std::size_t>(count));
             auto const expected = reference::select(row, some, rule.k, rule.slack);
             RC_ASSERT(keep.kept(segment) == expected.kept);
-            RC_ASSERT(keep.view().seen[segment] == count);
+            RC_ASSERT(keep.view().entry_count[segment] == count);
             bool const triggered = count > rule.k + rule.slack;
             expected_report.triggered += triggered ? 1 : 0;
             expected_report.nan_scores += expected.nan_candidates;

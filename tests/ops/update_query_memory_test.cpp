@@ -60,7 +60,7 @@ struct one_lane {
     exec.reserve(kv::implementation<kv::ops::update_query_memory_t, kv::host>::scratch(model, 0));
     std::vector<float> made = memory;
     int count = 1;
-    kv::lanes const lanes{.layer_end = 1, .heads = 1, .bound = 1, .count = {&count}};
+    kv::lanes const lanes{.layer_end = 1, .heads = 1, .capacity = 1, .count = {&count}};
     kv::ops::update_query_memory(exec, lanes, view(), how, kv::by_lane<float>{made.data()});
     return made;
   }

@@ -44,9 +44,9 @@ struct recorded_cache {
     int const dims = cache.model().head_dim;
     std::vector<float> made(static_cast<std::size_t>(kv::token_features::scratch_floats(batch, dims)), 3.0f);
     std::vector<float> scores(made.size());
-    kv::score_view const among = kv::contiguous_scores(batch, kv::granularity::token, scores.data(), 1);
+    kv::score_view const among = kv::contiguous_scores(batch, kv::granularity::sequence, scores.data(), 1);
     kv::ops::feature_sums(exec, kv::keys_of(cache.view()), memory.view(), recorded, among,
-                          kv::token_features{made.data(), dims, batch.bound});
+                          kv::token_features{made.data(), dims, batch.capacity});
     return made;
   }
 

@@ -28,15 +28,15 @@ struct small_engine {
   kv::cache view() {
     auto const plane = [](std::vector<float>& of) {
       return kv::plane{.base = reinterpret_cast<std::byte*>(of.data()),
-                       .dims = dims,
-                       .unit = 4 * dims,
-                       .head = 4 * dims * bound,
-                       .dim = 4};
+                       .channels = dims,
+                       .unit_stride = 4 * dims,
+                       .head_stride = 4 * dims * bound,
+                       .channel_stride = 4};
     };
     return {.shape = {1, 2, 2, dims},
             .lanes = {.layer_end = 1,
                       .heads = 2,
-                      .bound = bound,
+                      .capacity = bound,
                       .count = {count.data(), 0, 2, 1},
                       .position = {position.data(), 0, 2 * bound, bound}},
             .k = plane(k),

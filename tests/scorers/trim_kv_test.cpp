@@ -63,16 +63,16 @@ class decoding {
     auto const plane = [&](int which) {
       return kv::plane{.base = rows_.data() + which * lanes * bound_,
                        .element = kv::codec::opaque,
-                       .dims = 1,
-                       .layer = 2 * bound_,
-                       .token = 1,
-                       .head = bound_,
-                       .dim = 1};
+                       .channels = 1,
+                       .layer_stride = 2 * bound_,
+                       .token_stride = 1,
+                       .head_stride = bound_,
+                       .channel_stride = 1};
     };
     return {.shape = {2, 2, 2, 1},
             .lanes = {.layer_end = 2,
                       .heads = 2,
-                      .bound = bound_,
+                      .capacity = bound_,
                       .count = {count_, 0, 2, 1},
                       .position = {position_.data(), 0, 2 * bound_, bound_}},
             .k = plane(0),
@@ -200,7 +200,7 @@ TEST_SUITE("scorers/trim_kv") {
     for (int const age_offset : {0, 2, most - 1000, most - 999, most}) {
       for (float const log_beta : log_betas) {
         std::vector<float> const column(positions.size(), log_beta);
-        kv::lanes among{.layer_end = 1, .heads = 1, .bound = 5};
+        kv::lanes among{.layer_end = 1, .heads = 1, .capacity = 5};
         among.position = {positions.data()};
         auto const form = kv::trim_kv::decayed{{column.data()}, among, age_offset}.in_lane(
             {.count = 5, .position = positions.data()});

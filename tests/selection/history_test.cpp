@@ -48,7 +48,7 @@ class paged_engine {
     made.lanes = {.sequences = sequences,
                   .layer_end = layers,
                   .heads = heads,
-                  .bound = bound,
+                  .capacity = bound,
                   .count = by_lane<int>(count_.data(), 1),
                   .position = by_lane<int>(position_.data(), bound),
                   .in_flight = drafts_.data()};
@@ -144,12 +144,12 @@ class paged_engine {
   }
   static kv::plane plane(std::vector<float>& of) {
     return {.base = reinterpret_cast<std::byte*>(of.data()),
-            .dims = dims,
-            .layer = 4LL * dims * slots * heads,
-            .unit = 4LL * dims,
-            .token = 4LL * dims,
-            .head = 4LL * dims * slots,
-            .dim = 4};
+            .channels = dims,
+            .layer_stride = 4LL * dims * slots * heads,
+            .unit_stride = 4LL * dims,
+            .token_stride = 4LL * dims,
+            .head_stride = 4LL * dims * slots,
+            .channel_stride = 4};
   }
   /// The rows of a new entry, behind the last.
   void write(kv::cache const& cache, kv::lane this_lane, int t, dice& random) {
@@ -157,7 +157,8 @@ class paged_engine {
     map().row(this_lane)[next(this_lane.sequence) + t] = slot;
     for (int d = 0; d < dims; ++d) {
       auto const value = static_cast<float>(random.between(-50, 50));
-      std::memcpy(cache.k.row(this_lane.layer, {slot, 0}, this_lane.head) + d * cache.k.dim, &value, sizeof value);
+      std::memcpy(cache.k.row(this_lane.layer, {slot, 0}, this_lane.head) + d * cache.k.channel_stride, &value,
+                  sizeof value);
     }
   }
 

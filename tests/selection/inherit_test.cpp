@@ -53,7 +53,7 @@ struct counting_quest {
   using needs = kv::quest::needs;
   using verbs = kv::quest::verbs;
   static constexpr auto decides = kv::quest::decides;
-  static constexpr auto scores_of = kv::unit::page;
+  static constexpr auto scores_of = kv::item::page;
   [[nodiscard]] auto recorders() const { return of.recorders(); }
   void score(auto& exec, auto const& in, kv::score_view const& out) const {
     *scored += out.lanes.layers();

@@ -28,13 +28,16 @@ struct chosen_lanes {
   std::vector<int> pages{0, 2, 0};
   std::vector<int> seen{3, 1};
   kv::cache cache{.shape = {1, 2, 2, 4}, .where = kv::block_table({table.data(), 8, 8, 4}, 4, 8)};
-  kv::keep_set chosen{
-      .of = kv::unit::page, .indptr = offset.data(), .indices = pages.data(), .seen = seen.data(), .capacity = 3};
+  kv::keep_set chosen{.items = kv::item::page,
+                      .indptr = offset.data(),
+                      .indices = pages.data(),
+                      .entry_count = seen.data(),
+                      .capacity = 3};
 
   chosen_lanes() {
     cache.lanes = {.layer_end = 1,
                    .heads = 2,
-                   .bound = 16,
+                   .capacity = 16,
                    .count = {count.data(), 2, 2, 1},
                    .position = {position.data(), 32, 32, 16},
                    .in_flight = &drafts};
@@ -116,8 +119,8 @@ TEST_SUITE("engines/read_lists") {
     lanes.count[0] = 15;
     CHECK(refused() ==
           "write_chosen_pages: chosen = made for 3 pages of a lane, but the lane has 4 of 4: select again");
-    lanes.chosen.of = kv::unit::token;
-    CHECK(refused() == "write_chosen_pages: chosen.of = tokens, but a selection chooses pages");
+    lanes.chosen.items = kv::item::token;
+    CHECK(refused() == "write_chosen_pages: chosen.items = tokens, but a selection chooses pages");
     lanes.chosen.indices = nullptr;
     CHECK(refused() == "write_chosen_pages: chosen = empty, but select comes before reading");
     CHECK(tables == numbers(2));

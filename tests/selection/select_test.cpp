@@ -76,7 +76,7 @@ void decide_as_the_reference(reading& now, mock_options const& shape) {
     RC_ASSERT(now.chosen(i) == reference::quest_pages(scores, now.policy.score.page, now.policy.budget.tokens, dense));
   }
   RC_ASSERT(now.plan.report().forced_over_budget == 0);
-  RC_ASSERT(now.plan.keep().of == kv::unit::page);
+  RC_ASSERT(now.plan.keep().items == kv::item::page);
   RC_ASSERT(now.plan.keep().segments() == shape.sequences * shape.model.layers * shape.model.kv_heads);
 }
 

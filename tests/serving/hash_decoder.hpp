@@ -4,7 +4,7 @@
 
 #include <bit>
 #include <cstdint>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <serving/decoder.hpp>
 #include <string>
 #include <tinylm/attention.hpp>

@@ -22,14 +22,14 @@ using kvpolicy_test::error_of;
 using state = kv::state<kv::host_executor>;
 
 constexpr kv::shape model{.layers = 3, .query_heads = 4, .kv_heads = 2, .head_dim = 5};
-constexpr kv::lanes batch{.sequences = 2, .layer_end = 3, .heads = 2, .bound = 8};
+constexpr kv::lanes batch{.sequences = 2, .layer_end = 3, .heads = 2, .capacity = 8};
 
 /// A second thing kept for a session.
 struct other_recorder {
   using needs = kv::needs<kv::turn_queries>;
   using provides = kv::query_memory;
   [[nodiscard]] static std::array<kv::column, 1> columns(kv::shape const&, int) {
-    return {kv::column{"other", kv::per::session, kv::on_move::stay, 4, 1}};
+    return {kv::column{"other", kv::column_extent::session, kv::on_move::stay, 4, 1}};
   }
   [[nodiscard]] static kv::query_memory view(kv::recorded_columns const&) { return {}; }
   bool operator==(other_recorder const&) const = default;

@@ -41,7 +41,7 @@ TEST_SUITE("step/checks_once") {
                [] {});
       CHECK(looks == 2);
     }
-    CHECK(*both.global.entries.lanes.count.row({}) == 16);
+    CHECK(*both.pages.entries.lanes.count.row({}) == 16);
   }
 }
 

@@ -98,7 +98,7 @@ std::vector<int> held_without_window(Policy const& policy) {
 struct undeclared : kv::record_attention_mass {
   static constexpr bool of_entries = false;
   [[nodiscard]] static std::array<kv::column, 1> columns(kv::shape const&, int) {
-    return {kv::column{"undeclared", kv::per::lane_entry, kv::on_move::permute, sizeof(float)}};
+    return {kv::column{"undeclared", kv::column_extent::lane_entry, kv::on_move::permute, sizeof(float)}};
   }
   [[maybe_unused]] friend bool operator==(undeclared const&, undeclared const&) = default;
 };
@@ -197,11 +197,11 @@ TEST_SUITE("step/named") {
     CHECK(both != recorders(std::tuple{kv::record_retention{}, kv::record_page_bounds{8}}, "mine"));
     CHECK(both != recorders(std::tuple{kv::record_retention{}}, "mine"));
     CHECK(both != both.in_window());
-    CHECK_FALSE(both.all_born());
+    CHECK_FALSE(both.all_known_at_append());
     CHECK(both.keeps_rows());
     CHECK(both.undeclared(model).empty());
     CHECK(recorders(std::tuple{undeclared{}}, "mine").undeclared(model) == "undeclared");
-    CHECK(recorders().all_born());
+    CHECK(recorders().all_known_at_append());
     CHECK(recorders().columns(model, 8).size() == 0);
     CHECK(both.columns(model, 8).size() > both.in_window().columns(model, 8).size());
     CHECK(*both.in_window().columns(model, 8).begin() == kv::record_retention::columns(model, 8)[0]);

@@ -107,7 +107,7 @@ class recording {
     kv::observe(exec, kv::window_part(policy), kv::signals{fresh.lanes, gates(fresh.lanes, tokens)}, of_fresh);
     kv::decide(exec, kv::window_part(policy), kv::signals{fresh.lanes}, of_fresh, decided);
     kv::ingest(exec, kv::window_part(policy), kv::signals{both.window.lanes}, fresh, of_fresh, decided, both, held,
-               *plans.exits);
+               *plans.admission);
     observe(tokens, 0, 0, model.layers, false);
     kv::maintain(exec, policy, kv::signals{both.window.lanes}, both, held, plans);
     length += tokens;
@@ -119,14 +119,14 @@ class recording {
     position_.resize(size(all));
     std::iota(position_.begin(), position_.end(), length);
     kv::lanes const in_window = both.window.lanes.layers_only(begin, end);
-    kv::lanes const in_pages = both.global.entries.lanes.layers_only(begin, end);
+    kv::lanes const in_pages = both.pages.entries.lanes.layers_only(begin, end);
     kv::gate const fresh = born ? gates(both.window.lanes, 1) : kv::gate{};
     if (how_ == telling::probabilities) {
       auto const of_window = probabilities(both.window.lanes, all, window_numbers_);
-      auto const of_pages = probabilities(both.global.entries.lanes, all, page_numbers_);
+      auto const of_pages = probabilities(both.pages.entries.lanes, all, page_numbers_);
       allocations += allocations_in([&] {
         kv::observe(exec, policy, kv::signals{in_window, fresh, kv::keys_of(both.window), of_window, no_rows()},
-                    kv::signals{in_pages, kv::keys_of(both.global.entries), of_pages, no_rows()}, held);
+                    kv::signals{in_pages, kv::keys_of(both.pages.entries), of_pages, no_rows()}, held);
       });
       return;
     }
@@ -134,7 +134,7 @@ class recording {
     allocations += allocations_in([&] {
       // example-begin observe
       kv::observe(exec, policy, kv::signals{in_window, fresh, kv::keys_of(both.window), asked},
-                  kv::signals{in_pages, kv::keys_of(both.global.entries), asked}, held);
+                  kv::signals{in_pages, kv::keys_of(both.pages.entries), asked}, held);
       // example-end observe
     });
   }
@@ -149,7 +149,7 @@ class recording {
       kv::observe(
           exec, policy,
           kv::signals{both.window.lanes.layers_only(0, window_end), kv::gate{}, kv::keys_of(both.window), asked},
-          kv::signals{both.global.entries.lanes.layers_only(0, pages_end), kv::keys_of(both.global.entries), asked},
+          kv::signals{both.pages.entries.lanes.layers_only(0, pages_end), kv::keys_of(both.pages.entries), asked},
           held);
     });
   }
@@ -160,10 +160,10 @@ class recording {
   }
   /// The recorded masses of a lane, in the window or in the pages.
   [[nodiscard]] std::vector<float> masses(bool in_pages, int i) const {
-    kv::state<kv::host_executor> const& state = in_pages ? held.global : held.window;
+    kv::state<kv::host_executor> const& state = in_pages ? held.pages : held.window;
     for (kv::recorded_column const& each : state.columns()) {
       if (std::string(each.about.name) != "attention_mass") continue;
-      kv::cache const& of = in_pages ? both.global.entries : both.window;
+      kv::cache const& of = in_pages ? both.pages.entries : both.window;
       auto const* const row = reinterpret_cast<float const*>(each.rows.row(of.lanes.at(i)));
       return {row, row + *of.lanes.count.row(of.lanes.at(i))};
     }
@@ -250,16 +250,16 @@ class recording {
 
   /// What each row pays to each entry, as the lanes written out say. A draft pays more than anything.
   kv::attention_probabilities probabilities(kv::lanes const& of, int all, std::vector<float>& memory) {
-    memory.assign(size(sequences_ * model.layers * model.query_heads * all * of.bound), 100.0f);
+    memory.assign(size(sequences_ * model.layers * model.query_heads * all * of.capacity), 100.0f);
     kv::attention_probabilities made;
     made.base = reinterpret_cast<std::byte const*>(memory.data());
-    made.row = 4 * of.bound;
+    made.row = 4 * of.capacity;
     made.head = made.row * all;
     made.layer = made.head * model.query_heads;
     made.sequence = made.layer * model.layers;
     made.heads = model.query_heads;
     made.rows = all;
-    made.entries = of.bound;
+    made.entries = of.capacity;
     for (int i = 0; i < engine.lanes(); ++i) {
       kv::lane const one = of.at(i);
       for (int h = 0; h < model.group(); ++h) {
@@ -352,7 +352,7 @@ template <class Policy>
 void compare(recording<Policy> const& now) {
   for (int i = 0; i < static_cast<int>(now.lanes.size()); ++i) {
     RC_LOG() << "lane " << i << " after " << now.length << " tokens\n";
-    RC_ASSERT(now.positions(now.both.global.entries, i) == positions_of(now.lanes[size(i)].pages()));
+    RC_ASSERT(now.positions(now.both.pages.entries, i) == positions_of(now.lanes[size(i)].pages()));
     RC_ASSERT(now.positions(now.both.window, i) == positions_of(now.lanes[size(i)].window()));
     compare(now.masses(true, i), now.lanes[size(i)].pages());
     compare(now.masses(false, i), now.lanes[size(i)].window());
@@ -452,7 +452,7 @@ TEST_SUITE("step/recorded_attention") {
             auto const forced = reference::ends(static_cast<int>(scores.size()), 0, last);
             lane.keep(reference::select(scores, forced, budget).kept);
             RC_LOG() << "lane " << i << " after " << now.length << " tokens\n";
-            RC_ASSERT(now.positions(now.both.global.entries, i) == positions_of(lane.pages()));
+            RC_ASSERT(now.positions(now.both.pages.entries, i) == positions_of(lane.pages()));
           }
         }
       });
@@ -477,7 +477,7 @@ TEST_SUITE("step/recorded_attention") {
           scores.push_back(-std::sqrt(sum));
         }
         lane.keep(reference::select(scores, reference::flags(scores.size(), false), 10).kept);
-        REQUIRE(now.positions(now.both.global.entries, i) == positions_of(lane.pages()));
+        REQUIRE(now.positions(now.both.pages.entries, i) == positions_of(lane.pages()));
       }
     }
     CHECK(now.lanes.front().pages().size() == 10);
@@ -520,13 +520,13 @@ TEST_SUITE("step/recorded_attention") {
       recording now(policy, 1, telling::queries, 3, kv::reduction::sum);
       for (int t = 0; t < 30; ++t) now.step();
       auto const alone = [&] {
-        kv::maintain(now.exec, policy, kv::signals{now.both.window.lanes}, now.both.global, now.held.global, now.plans);
+        kv::maintain(now.exec, policy, kv::signals{now.both.window.lanes}, now.both.pages, now.held.pages, now.plans);
       };
       CHECK(
           error_of(alone) ==
           "maintain: pages = without their window, but the eviction keeps query rows, which are newer than every entry "
           "of the pages: give the dual cache");
-      now.both.global.entries.lanes = kv::lanes_of_pages(now.both);
+      now.both.pages.entries.lanes = kv::lanes_of_pages(now.both);
       CHECK(error_of(alone).empty());
     };
     check(typed);

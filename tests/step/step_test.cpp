@@ -53,7 +53,7 @@ TEST_SUITE("step") {
         REQUIRE(now.pages_of(i) == want[static_cast<std::size_t>(i)]);
         kv::lane const this_lane = now.both.window.lanes.at(i);
         for (int e = 0; e < std::ssize(want[static_cast<std::size_t>(i)]); ++e) {
-          REQUIRE(dual_engine::true_rows(now.both.global.entries, this_lane, e));
+          REQUIRE(dual_engine::true_rows(now.both.pages.entries, this_lane, e));
         }
       }
       REQUIRE(now.engine.held_pages() + now.engine.free_pages() == 400);
@@ -73,11 +73,11 @@ TEST_SUITE("step") {
     stepping now(kv::cache_policy{.admit = admit, .select = choose, .evict = drop});
     for (int t = 0; t < 80; ++t) {
       now.step();
-      kv::cache const& pages = now.both.global.entries;
+      kv::cache const& pages = now.both.pages.entries;
       auto fresh = kv::make_state(now.exec, choose, pages);
       kv::observe(now.exec, choose, kv::signals{pages.lanes, kv::keys_of(pages)}, fresh);
       kv::page_bounds const made = kv::record_page_bounds{4}.view(fresh.columns_from(0));
-      kv::page_bounds const kept = kv::record_page_bounds{4}.view(now.held.global.columns_from(1));  // behind log beta
+      kv::page_bounds const kept = kv::record_page_bounds{4}.view(now.held.pages.columns_from(1));  // behind log beta
       for (int i = 0; i < 4; ++i) {
         kv::lane const this_lane = pages.lanes.at(i);
         int const covered = (*pages.lanes.count.row(this_lane) + 3) / 4;
@@ -188,7 +188,7 @@ TEST_SUITE("step") {
     dual_engine engine({.rows = 4, .page = 4, .pages = 200, .bound = 64});
     kv::host_executor exec;
     kv::dual_cache both = engine.view();
-    kv::cache& pages = both.global.entries;
+    kv::cache& pages = both.pages.entries;
     auto held = kv::make_state(exec, policy, pages);
     auto plan = kv::make_plan(exec, policy, pages);
     std::vector<float> query(2 * 4 * 2 * 4, 1e-3f);
@@ -208,7 +208,7 @@ TEST_SUITE("step") {
         kv::lane const this_lane = pages.lanes.at(i);
         *pages.lanes.count.row(this_lane) = counts[i];
         std::iota(pages.lanes.position.row(this_lane), pages.lanes.position.row(this_lane) + counts[i], 0);
-        for (int page = 0; page < 16; ++page) both.global.table.row(this_lane)[page] = 4 + i * 16 + page;
+        for (int page = 0; page < 16; ++page) both.pages.table.row(this_lane)[page] = 4 + i * 16 + page;
         for (int e = 0; e < counts[i]; ++e) dual_engine::write(pages, this_lane, e, e);
       }
       kv::decide(exec, policy, kv::signals{pages.lanes, kv::keys_of(pages), rows}, held, plan);

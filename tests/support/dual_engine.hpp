@@ -54,14 +54,14 @@ class dual_engine {
     auto const planes = [&](std::vector<float>& of, bool ring) {
       kv::plane made{.base = reinterpret_cast<std::byte*>(of.data()),
                      .element = kv::codec::f32,
-                     .dims = how_.model.head_dim,
-                     .unit = how_.page * row,
-                     .token = row,
-                     .dim = 4};
+                     .channels = how_.model.head_dim,
+                     .unit_stride = how_.page * row,
+                     .token_stride = row,
+                     .channel_stride = 4};
       if (!ring) return made;
-      made.head = how_.rows * row;
-      made.layer = made.head * how_.model.kv_heads;
-      made.unit = made.layer * how_.model.layers;
+      made.head_stride = how_.rows * row;
+      made.layer_stride = made.head_stride * how_.model.kv_heads;
+      made.unit_stride = made.layer_stride * how_.model.layers;
       return made;
     };
     kv::dual_cache both;
@@ -76,16 +76,16 @@ class dual_engine {
     std::int64_t const heads = how_.model.kv_heads;
     std::int64_t const all = lanes_of_one();
     kv::by_lane<int const> const read{table_.data(), all * row_pages(), heads * row_pages(), row_pages()};
-    both.global.entries = {
+    both.pages.entries = {
         .shape = how_.model,
         .lanes = lanes_of({count_.data(), all, heads, 1},
                           {position_.data(), all * how_.bound, heads * how_.bound, how_.bound}, how_.bound),
         .k = planes(k_, false),
         .v = planes(v_, false),
         .where = kv::block_table(read, how_.page, all_pages_)};
-    both.global.table = {table_.data(), all * row_pages(), heads * row_pages(), row_pages()};
-    both.global.num_pages = {held_.data(), all, heads, 1};
-    both.global.pages = {free_.data(), &free_count_, sentinel()};
+    both.pages.table = {table_.data(), all * row_pages(), heads * row_pages(), row_pages()};
+    both.pages.num_pages = {held_.data(), all, heads, 1};
+    both.pages.free_pages = {free_.data(), &free_count_, sentinel()};
     return both;
   }
 
@@ -104,12 +104,12 @@ class dual_engine {
       std::int64_t const head = how_.most_fresh * row;
       return kv::plane{.base = reinterpret_cast<std::byte*>(of.data()),
                        .element = kv::codec::f32,
-                       .dims = how_.model.head_dim,
-                       .layer = head * how_.model.kv_heads,
-                       .unit = head * lanes_of_one(),
-                       .token = row,
-                       .head = head,
-                       .dim = 4};
+                       .channels = how_.model.head_dim,
+                       .layer_stride = head * how_.model.kv_heads,
+                       .unit_stride = head * lanes_of_one(),
+                       .token_stride = row,
+                       .head_stride = head,
+                       .channel_stride = 4};
     };
     kv::cache made{.shape = how_.model,
                    .lanes = lanes_of({fresh_count_.data(), 1, 0, 0}, {fresh_position_.data(), how_.most_fresh, 0, 0},
@@ -131,7 +131,7 @@ class dual_engine {
     for (bool const key : {true, false}) {
       kv::plane const& rows = key ? in.k : in.v;
       auto* const row = reinterpret_cast<float*>(rows.row(this_lane.layer, at, this_lane.head));
-      for (int d = 0; d < rows.dims; ++d) row[d] = mark(this_lane, position, d, key);
+      for (int d = 0; d < rows.channels; ++d) row[d] = mark(this_lane, position, d, key);
     }
   }
   /// True if the rows of an entry are those of its lane and position.
@@ -141,7 +141,7 @@ class dual_engine {
     for (bool const key : {true, false}) {
       kv::plane const& rows = key ? in.k : in.v;
       auto const* const row = reinterpret_cast<float const*>(rows.row(this_lane.layer, at, this_lane.head));
-      for (int d = 0; d < rows.dims; ++d) {
+      for (int d = 0; d < rows.channels; ++d) {
         if (row[d] != mark(this_lane, position, d, key)) return false;
       }
     }
@@ -165,7 +165,7 @@ class dual_engine {
   /// Positions that a lane sees, ascending: its pages, then its window.
   static std::vector<int> seen(kv::dual_cache const& both, kv::lane this_lane) {
     std::vector<int> all;
-    for (kv::cache const* part : {&both.global.entries, &both.window}) {
+    for (kv::cache const* part : {&both.pages.entries, &both.window}) {
       int const* const position = part->lanes.position.row(this_lane);
       all.insert(all.end(), position, position + *part->lanes.count.row(this_lane));
     }
@@ -185,7 +185,7 @@ class dual_engine {
             .layer_begin = 0,
             .layer_end = how_.model.layers,
             .heads = how_.model.kv_heads,
-            .bound = bound,
+            .capacity = bound,
             .count = count,
             .position = position};
   }

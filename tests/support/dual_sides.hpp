@@ -127,24 +127,24 @@ class side {
     std::vector<std::byte> all;
     auto const add = [&](void const* from, std::int64_t count) { append(all, from, count); };
     kv::cache const& window = both.window;
-    kv::cache const& pages = both.global.entries;
+    kv::cache const& pages = both.pages.entries;
     std::int64_t const rows = pages.where.units * how_.page * how_.model.head_dim * 4;
     add(pages.k.base, rows);
     add(pages.v.base, rows);
     add(engine->free_list().data(), how_.pages * 4);
-    add(both.global.pages.count, 4);
+    add(both.pages.free_pages.count, 4);
     add(told_.data(), sizeof(kv::promotion_stats));
     add(both.window.lanes.in_flight, how_.sequences * 4);
     for (int i = 0; i < engine->lanes(); ++i) {
       kv::lane const this_lane = both.window.lanes.at(i);
       add(both.oldest.row(this_lane), 4);
-      add(both.global.num_pages.row(this_lane), 4);
-      add(both.global.table.row(this_lane), (how_.bound + how_.page - 1) / how_.page * 4);
+      add(both.pages.num_pages.row(this_lane), 4);
+      add(both.pages.table.row(this_lane), (how_.bound + how_.page - 1) / how_.page * 4);
       for (kv::cache const* part : {&window, &pages}) {
         int const count = *part->lanes.count.row(this_lane);
         add(&count, 4);
-        add(part->lanes.position.row(this_lane), part->lanes.bound * 4);
-        auto const& columns = (part == &pages ? held.global : held.window).columns();
+        add(part->lanes.position.row(this_lane), part->lanes.capacity * 4);
+        auto const& columns = (part == &pages ? held.pages : held.window).columns();
         for (kv::recorded_column const& each : columns) add(each.rows.row(this_lane), count * each.about.bytes);
       }
     }
@@ -164,11 +164,11 @@ class side {
     append(decision_, plans_.exits(), how_.sequences * 4);
     append(decision_, keep.indptr, (segments + 1) * 8);
     append(decision_, keep.indices, keep.indptr[segments] * 4);
-    append(decision_, keep.seen, segments * 4);
+    append(decision_, keep.entry_count, segments * 4);
     append(decision_, keep.report, sizeof(kv::report));
     kv::score_view const scores = plans_.decided.scores(keep.lanes);
     for (int i = 0; i < segments; ++i) {
-      for (int e = 0; e < keep.seen[i]; ++e) {
+      for (int e = 0; e < keep.entry_count[i]; ++e) {
         float const score = scores.row(i)[e];
         float const one = std::isnan(score) ? std::numeric_limits<float>::quiet_NaN() : score;  // a GPU has one NaN
         append(decision_, &one, sizeof one);

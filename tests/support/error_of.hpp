@@ -1,6 +1,6 @@
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <string>
 
 namespace kvpolicy_test {

@@ -34,7 +34,7 @@ inline void fill(mock_cache& cache, bool drafts) {
   }
 }
 
-/// Query rows of every sequence, layer and query head, with strides of their own; a ring if `capacity` exceeds the
+/// Query rows of every sequence, layer and query head, with strides of their own; a ring if `bound` exceeds the
 /// rows.
 class mock_queries {
  public:

@@ -61,7 +61,7 @@ class mock_cache {
             .layer_begin = 0,
             .layer_end = model().layers,
             .heads = model().kv_heads,
-            .bound = options_.bound,
+            .capacity = options_.bound,
             .count = {count_.data(), sequence, layer, head},
             .position = {position_.data(), sequence * n, layer * n, head * n},
             .in_flight = in_flight_.data()};

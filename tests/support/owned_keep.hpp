@@ -14,9 +14,9 @@ class owned_keep {
  public:
   explicit owned_keep(kv::score_view const& scores)
       : offset_(static_cast<std::size_t>(scores.segments()) + 1),
-        ordinal_(static_cast<std::size_t>(scores.segments() * scores.lanes.bound)),
+        ordinal_(static_cast<std::size_t>(scores.segments() * scores.lanes.capacity)),
         seen_(static_cast<std::size_t>(scores.segments())) {
-    keep_ = {scores.lanes,   scores.decides,  kv::unit::token, kv::side::kept,
+    keep_ = {scores.lanes,   scores.decides,  kv::item::token, kv::side::kept,
              offset_.data(), ordinal_.data(), seen_.data(),    static_cast<std::int64_t>(ordinal_.size()),
              report_.data()};
   }

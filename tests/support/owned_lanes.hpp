@@ -22,7 +22,7 @@ class owned_lanes {
               .layer_begin = 0,
               .layer_end = layers,
               .heads = heads,
-              .bound = bound,
+              .capacity = bound,
               .count = {count_.data(), std::int64_t{layers} * heads, heads, 1},
               .position = {position_.data(), std::int64_t{layers} * heads * bound, std::int64_t{heads} * bound, bound},
               .in_flight = in_flight_.data()};

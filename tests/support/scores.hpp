@@ -77,7 +77,7 @@ class owned_scores {
  public:
   explicit owned_scores(kv::lanes const& batch, kv::granularity decides = kv::granularity::lane, int more = 3,
                         float filler = 0.5f)
-      : stride_(batch.bound + more),
+      : stride_(batch.capacity + more),
         values_(static_cast<std::size_t>(kv::segments(batch, decides) * stride_), filler),
         view_(kv::contiguous_scores(batch, decides, values_.data(), stride_)) {}
   owned_scores(owned_scores const&) = delete;

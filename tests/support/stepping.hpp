@@ -38,9 +38,9 @@ void step_without_window(Policy const& policy, Visit const& visit) {
   kv::host_executor exec;
   dual_engine engine({.rows = 4, .page = 4, .pages = 200, .bound = 128});
   kv::dual_cache both = engine.view();
-  kv::cache& all = both.global.entries;
+  kv::cache& all = both.pages.entries;
   for (int i = 0; i < 4; ++i) {
-    for (int page = 0; page < 32; ++page) both.global.table.row(all.lanes.at(i))[page] = 4 + i * 32 + page;
+    for (int page = 0; page < 32; ++page) both.pages.table.row(all.lanes.at(i))[page] = 4 + i * 32 + page;
   }
   auto state = kv::make_state(exec, policy, all);
   auto plans = kv::make_plan(exec, policy, all);
@@ -77,8 +77,8 @@ class stepping {
   }
   [[nodiscard]] std::vector<int> pages_of(int lane) const {
     kv::lane const this_lane = both.window.lanes.at(lane);
-    int const* const position = both.global.entries.lanes.position.row(this_lane);
-    return {position, position + *both.global.entries.lanes.count.row(this_lane)};
+    int const* const position = both.pages.entries.lanes.position.row(this_lane);
+    return {position, position + *both.pages.entries.lanes.count.row(this_lane)};
   }
 
   Policy policy;
@@ -126,10 +126,10 @@ class stepping {
     rows.position = {&length, 0, 0, 0};
     read.clear();
     for (int layer = 0; layer < 2; ++layer) {  // as an engine does: layer by layer
-      kv::lanes const batch = both.global.entries.lanes.layers_only(layer, layer + 1);
-      kv::select_pages(exec, policy, kv::signals{batch, rows}, held.global, plans);
+      kv::lanes const batch = both.pages.entries.lanes.layers_only(layer, layer + 1);
+      kv::select_pages(exec, policy, kv::signals{batch, rows}, held.pages, plans);
       for (int i = 0; lists_read && i < 2; ++i) {
-        auto const listed = plans.selecting->keep().listed(i);
+        auto const listed = plans.selection->keep().listed(i);
         read.emplace_back(listed.begin(), listed.end());
       }
     }

@@ -175,7 +175,7 @@ double gate_of(kv::write_gate_weights const& of, kv::lane this_lane, std::vector
 
 std::vector<float> row_of(kv::row_view const& rows, kv::lane this_lane, int token) {
   auto const* const row = reinterpret_cast<float const*>(rows.row(this_lane, token));
-  return {row, row + rows.rows.dims};
+  return {row, row + rows.rows.channels};
 }
 
 TEST_SUITE("tinylm") {

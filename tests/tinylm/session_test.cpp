@@ -21,7 +21,7 @@ struct value_size {
     float operator()(float, kv::entry at) const {
       auto const* const row = reinterpret_cast<float const*>(of.row(at.lane, at.ordinal));
       float sum = 0;
-      for (int d = 0; d < of.rows.dims; ++d) sum += row[d] * row[d];
+      for (int d = 0; d < of.rows.channels; ++d) sum += row[d] * row[d];
       return sum;
     }
   };
@@ -138,7 +138,7 @@ void check_every_layout(std::string const& name, Policy const& policy) {
 template <class Score>
 void check_whole_tokens(std::string const& name, Score const& score, kv::reduction how) {
   using tinylm::layout;
-  kv::eviction const policy{.score = kv::reduce_lanes<Score>{score, kv::granularity::token, how},
+  kv::eviction const policy{.score = kv::reduce_lanes<Score>{score, kv::granularity::sequence, how},
                             .protect = kv::sinks{2},
                             .budget = kv::per_lane{64}};
   for (layout const lay : {layout::compact, layout::list_rewrite, layout::dead_slot, layout::mask, layout::overwrite}) {

@@ -27,7 +27,7 @@ struct engine {
   kv::cache view() {
     kv::lanes const batch{.layer_end = layers,
                           .heads = kv_heads,
-                          .bound = bound,
+                          .capacity = bound,
                           .count = {count.data(), 0, kv_heads, 1},
                           .position = {position.data(), 0, kv_heads * bound, bound},
                           .in_flight = &drafts};
@@ -53,11 +53,11 @@ struct engine {
  private:
   static kv::plane rows(std::vector<float>& of) {
     return {.base = reinterpret_cast<std::byte*>(of.data()),
-            .dims = dims,
-            .layer = 4LL * dims * bound * kv_heads,
-            .token = 4LL * dims,
-            .head = 4LL * dims * bound,
-            .dim = 4};
+            .channels = dims,
+            .layer_stride = 4LL * dims * bound * kv_heads,
+            .token_stride = 4LL * dims,
+            .head_stride = 4LL * dims * bound,
+            .channel_stride = 4};
   }
 };
 

@@ -14,7 +14,7 @@ using engine_signals = kv::signals<kv::keys, kv::queries>;
 class any_session {
  public:
   template <kv::eviction_policy Policy>
-    requires kv::decides<Policy, engine_signals, kv::host_executor>
+    requires kv::can_decide<Policy, engine_signals, kv::host_executor>
   any_session(kv::host_executor& exec, Policy const& policy, kv::cache& cache)
       : inner_(std::make_unique<model<Policy>>(exec, policy, cache)) {}
 

@@ -60,21 +60,21 @@ inline kv::cache on_device(engine& model) {
 namespace kvpolicy::inline v0 {
 
 template <>
-struct implementation<ops::attention_mass_t, vocabulary::noted> : vocabulary::noted_verb {
+struct implementation<ops::compute_attention_mass_t, vocabulary::noted> : vocabulary::noted_verb {
   static void run(auto& exec, auto const&, auto const&, auto const&, score_view const& out) {
-    exec.note("attention_mass", out.lanes.size() * out.lanes.bound);
+    exec.note("attention_mass", out.lanes.size() * out.lanes.capacity);
   }
 };
 template <>
 struct implementation<ops::pool_t, vocabulary::noted> : vocabulary::noted_verb {
   static void run(auto& exec, auto const&, score_view const& scores, int) {
-    exec.note("pool", scores.segments() * scores.lanes.bound);
+    exec.note("pool", scores.segments() * scores.lanes.capacity);
   }
 };
 template <>
 struct implementation<ops::top_k_t, vocabulary::noted> : vocabulary::noted_verb {
   static void run(auto& exec, score_view const& scores, auto const&, keep_set const&) {
-    exec.note("top_k", scores.segments() * scores.lanes.bound);
+    exec.note("top_k", scores.segments() * scores.lanes.capacity);
   }
 };
 template <>

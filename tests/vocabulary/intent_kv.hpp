@@ -18,7 +18,7 @@ inline kv::turn_queries no_turn() {
 inline kv::cache over_slot_map(engine& model, std::vector<int> const& live_slots) {
   kv::cache cache = model.view();
   cache.where = kv::slot_map({live_slots.data(), 0, 0, 0}, engine::bound);
-  cache.k.unit = cache.v.unit = cache.k.token;
+  cache.k.unit_stride = cache.v.unit_stride = cache.k.token_stride;
   cache.lanes.count = {model.count.data(), 0, 0, 0};        // one count and one list of positions for all lanes:
   cache.lanes.position = {model.position.data(), 0, 0, 0};  // a position is live everywhere or nowhere
   return cache;

@@ -9,6 +9,6 @@ using kv::page_bounds;
 using kv::quest;
 
 /// A read set is a keep set of pages.
-inline bool is_read_set(kv::keep_set const& chosen) { return chosen.of == kv::unit::page; }
+inline bool is_read_set(kv::keep_set const& chosen) { return chosen.items == kv::item::page; }
 
 }  // namespace vocabulary

@@ -99,8 +99,8 @@ TEST_SUITE("vocabulary") {
     kv::dual_cache both = window.view(16);
     CHECK(both.window.where.at({0, 0, 0}, 0) == kv::place{0, 5});
     CHECK(both.window.where.at({0, 0, 0}, 60) == kv::place{0, 1});
-    CHECK(both.global.entries.where.at({0, 1, 1}, 17) == kv::place{(7 + 3 * 4 + 1) % 16, 1});
-    CHECK_NOTHROW(kv::detail::check_cache("test", both.global.entries));  // lanes share the pool, not their pages
+    CHECK(both.pages.entries.where.at({0, 1, 1}, 17) == kv::place{(7 + 3 * 4 + 1) % 16, 1});
+    CHECK_NOTHROW(kv::detail::check_cache("test", both.pages.entries));  // lanes share the pool, not their pages
     CHECK(promotes_before_overwrite(both, {0, 1, 1}));
     kv::host_executor exec;
     wg_kv_step(exec, both, 0);

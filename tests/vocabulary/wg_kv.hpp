@@ -24,24 +24,24 @@ struct wg_kv_engine {
     both.window.where = {
         .kind = kv::locating::ring, .table = {&oldest, 0, 0, 0}, .unit_tokens = engine::bound, .units = 1};
     both.oldest = {&oldest, 0, 0, 0};
-    both.global.entries = model.view();
-    both.global.entries.lanes.in_flight = nullptr;
+    both.pages.entries = model.view();
+    both.pages.entries.lanes.in_flight = nullptr;
     std::int64_t const blocks = engine::bound / page;
-    for (kv::plane* rows : {&both.global.entries.k, &both.global.entries.v}) {
-      rows->layer = rows->head = 0, rows->unit = page * rows->token;
+    for (kv::plane* rows : {&both.pages.entries.k, &both.pages.entries.v}) {
+      rows->layer_stride = rows->head_stride = 0, rows->unit_stride = page * rows->token_stride;
     }
-    both.global.table = {pages.data(), 0, std::int64_t{engine::kv_heads} * blocks, blocks};
-    both.global.entries.where = kv::block_table({pages.data(), 0, std::int64_t{engine::kv_heads} * blocks, blocks},
-                                                page, std::int64_t{engine::lanes} * blocks);
-    both.global.num_pages = {held.data(), 0, engine::kv_heads, 1};
-    both.global.pages = {free.data(), &free_count, -1};
+    both.pages.table = {pages.data(), 0, std::int64_t{engine::kv_heads} * blocks, blocks};
+    both.pages.entries.where = kv::block_table({pages.data(), 0, std::int64_t{engine::kv_heads} * blocks, blocks}, page,
+                                               std::int64_t{engine::lanes} * blocks);
+    both.pages.num_pages = {held.data(), 0, engine::kv_heads, 1};
+    both.pages.free_pages = {free.data(), &free_count, -1};
     return both;
   }
 };
 
 /// Before the ring overwrites its oldest row: the place where a promoted victim goes is known, and is not the victim's.
 inline bool promotes_before_overwrite(kv::dual_cache const& both, kv::lane this_lane) {
-  kv::cache const& pages = both.global.entries;
+  kv::cache const& pages = both.pages.entries;
   kv::place const victim = both.window.where.at(this_lane, 0);
   kv::place const target = pages.where.at(this_lane, *pages.lanes.count.row(this_lane));
   return both.window.k.row(this_lane.layer, victim, this_lane.head) !=

@@ -3,7 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <span>
 
 namespace KVPOLICY_NAMESPACE {

@@ -42,7 +42,7 @@ template <class VisitKinds>
 std::size_t counted_rows_bytes(cache const& in, VisitKinds const& visit_kinds) {
   std::array<bool, 3> kinds{};
   visit_kinds([&](int kind) { kinds[static_cast<std::size_t>(kind)] = true; });
-  auto const numbers = static_cast<std::size_t>(in.lanes.sequences) * (static_cast<std::size_t>(in.lanes.bound) + 1);
+  auto const numbers = static_cast<std::size_t>(in.lanes.sequences) * (static_cast<std::size_t>(in.lanes.capacity) + 1);
   return static_cast<std::size_t>(std::count(kinds.begin(), kinds.end(), true)) * numbers * sizeof(int);
 }
 
@@ -51,7 +51,7 @@ template <class Columns>
 std::size_t bytes_of_columns(Columns const& columns, cache const& in, int slack) {
   std::size_t all = 0;
   for (column const& each : columns) {
-    int const units = each.units != 0 ? each.units : in.lanes.bound + slack;
+    int const units = each.units != 0 ? each.units : in.lanes.capacity + slack;
     all += static_cast<std::size_t>(units) * static_cast<std::size_t>(each.bytes) *
            static_cast<std::size_t>(in.lanes.size());
   }
@@ -69,7 +69,7 @@ template <class... Recorders>
 std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const& in, int slack) {
   std::size_t all = 0;
   auto const add = [&](auto const& recorder) {
-    all += bytes_of_columns(recorder.columns(in.shape, in.lanes.bound), in, slack);
+    all += bytes_of_columns(recorder.columns(in.shape, in.lanes.capacity), in, slack);
   };
   std::apply([&](auto const&... each) { (add(each), ...); }, recorders);
   return all + counted_rows_bytes(in, [&](auto const& visit) {
@@ -93,7 +93,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
   cache turn = in;
   turn.lanes = detail::first_turn(in.lanes, detail::largest_turn("required_bytes", in.lanes, policy.score.decides,
                                                                  detail::scope_at_once(policy.budget), size));
-  auto const bound = static_cast<std::size_t>(in.lanes.bound);
+  auto const bound = static_cast<std::size_t>(in.lanes.capacity);
   auto const segments = static_cast<std::size_t>(kvpolicy::segments(turn.lanes, policy.score.decides));
   auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, turn.lanes, in.shape));
   required made;
@@ -130,9 +130,9 @@ template <executor Executor, admission_policy Policy>
   detail::check_dual("required_bytes", both);
   required made = required_bytes<Executor>(policy, both.window);
   made.plan += 3 * sizeof(int) * static_cast<std::size_t>(both.window.lanes.sequences);
-  made.state = detail::epoch_bytes(both.window) + detail::epoch_bytes(both.global.entries) +
-               detail::column_bytes(recorders_of(policy.score), both.window, both.window.lanes.bound) +
-               detail::column_bytes(recorders_of(policy.score), both.global.entries, 0);
+  made.state = detail::epoch_bytes(both.window) + detail::epoch_bytes(both.pages.entries) +
+               detail::column_bytes(recorders_of(policy.score), both.window, both.window.lanes.capacity) +
+               detail::column_bytes(recorders_of(policy.score), both.pages.entries, 0);
   made.scratch = std::max(made.scratch, detail::scratch_to_promote<typename Executor::backend>(both));
   return made;
 }
@@ -149,11 +149,11 @@ template <executor Executor, class Forces>
   of.expects_decision("explain");
   expects(segment >= 0 && segment < keep.segments(), "explain", "segment", segment,
           [&] { return "the plan has " + std::to_string(keep.segments()); });
-  expects(ordinal >= 0 && ordinal < keep.seen[segment], "explain", "ordinal", ordinal,
-          [&] { return "the segment decided about " + std::to_string(keep.seen[segment]) + " entries"; });
+  expects(ordinal >= 0 && ordinal < keep.entry_count[segment], "explain", "ordinal", ordinal,
+          [&] { return "the segment decided about " + std::to_string(keep.entry_count[segment]) + " entries"; });
   score_view const scores = of.scores(keep.lanes);
   verdict made{.lane = scores.lane_of(segment), .ordinal = ordinal};
-  int const count = keep.seen[segment];
+  int const count = keep.entry_count[segment];
   int const* const position = keep.lanes.position.row(made.lane);
   float const* const score = scores.row(segment);
   auto const listed = keep.listed(segment);
@@ -212,7 +212,7 @@ template <executor Executor, entry_decision Policy>
   lane const this_lane = keep.lanes.at(first_lane(keep.lanes, keep.decides, segment));
   entry at{.lane = this_lane,
            .ordinal = ordinal,
-           .count = keep.seen[segment],
+           .count = keep.entry_count[segment],
            .position = keep.lanes.position.row(this_lane)[ordinal]};
   shape const model{of.lanes().layer_end, of.lanes().heads, of.lanes().heads, 1};
   at.budget = of.allots() ? *of.shares().row(at.lane)

@@ -6,7 +6,7 @@
 #include <kvpolicy/admission/admission.hpp>
 #include <kvpolicy/admission/exit_plan.hpp>
 #include <kvpolicy/admission/promote_exits.hpp>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/layout/append.hpp>
@@ -21,14 +21,14 @@ namespace detail {
 template <class Policy>
 void check_window(char const* call, Policy const& policy, dual_cache const& both) {
   check_policy(call, policy, both.window.shape);
-  expects(policy.window <= both.window.lanes.bound, call, "admission.window", policy.window,
-          [&] { return "the ring has " + std::to_string(both.window.lanes.bound) + " rows"; });
+  expects(policy.window <= both.window.lanes.capacity, call, "admission.window", policy.window,
+          [&] { return "the ring has " + std::to_string(both.window.lanes.capacity) + " rows"; });
 }
 
 /// The bytes of scratch that are needed to move entries from the window to the pages.
 template <class Backend>
 std::size_t scratch_to_promote(dual_cache const& both) {
-  cache const& pages = both.global.entries;
+  cache const& pages = both.pages.entries;
   return scratch_of_verbs<Backend>(verbs<ops::append_rows_t, ops::release_pages_t>{}, pages.shape, pages.lanes);
 }
 
@@ -42,8 +42,8 @@ template <executor Executor, admission_policy Policy>
   detail::check_dual("make_state", both);
   detail::check_window("make_state", policy, both);
   exec.reserve(detail::scratch_to_promote<typename Executor::backend>(both));
-  return {make_state(exec, policy, both.window, both.window.lanes.bound),
-          make_state(exec, policy, both.global.entries)};
+  return {make_state(exec, policy, both.window, both.window.lanes.capacity),
+          make_state(exec, policy, both.pages.entries)};
 }
 
 /// Makes the plan of the decisions about entries that leave the window.
@@ -78,7 +78,7 @@ void drop_exits(Executor& exec, dual_cache const& both, dual_state<Executor>& of
                    slides      ? -1
                    : all_slots ? window.slid()
                                : 0,
-                   epochs_of_parts{window.epochs(batch.slots), of.global.epochs(both.global.entries.lanes.slots)});
+                   epochs_of_parts{window.epochs(batch.slots), of.pages.epochs(both.pages.entries.lanes.slots)});
   if (all_slots) window.slide(slides ? common : -window.slid());
 }
 
@@ -104,7 +104,7 @@ void check_exits(char const* call, Executor const& exec, Policy const& policy, s
   check_window(call, policy, both);
   check_same_lanes(call, "window.lanes", window, state.window.lanes());
   check_layers(call, both.window, state.window);
-  check_same_lanes(call, "global.lanes", both.global.entries.lanes, state.global.lanes());
+  check_same_lanes(call, "pages.lanes", both.pages.entries.lanes, state.pages.lanes());
   check_same_lanes(call, "plan.lanes", window, plans.decided.lanes());
   check_state(call, state.window, recorders_of(policy.score));
   check_plan(call, exec, resolve(policy), window, model, plans.decided);
@@ -114,7 +114,7 @@ void check_exits(char const* call, Executor const& exec, Policy const& policy, s
   refuse_smaller<backend>(call, in.with(window));
   if constexpr (erased<score_of<Policy>>) refuse_given<backend>(call, policy.score, in);
   refuse_counts<backend>(call, window);
-  refuse_counts<backend>(call, both.global.entries.lanes);
+  refuse_counts<backend>(call, both.pages.entries.lanes);
 }
 
 /// Decides about the entries that leave the window and carries the decision out: the entries of the window first, then
@@ -124,25 +124,25 @@ template <executor Executor, class Policy, class... Given>
 void retire_checked(char const* call, Executor& exec, Policy const& policy, signals<Given...> const& in,
                     dual_cache& both, dual_state<Executor>& state, exit_plan<Executor>& plans,
                     std::span<int const> tokens, promoted const& passing, promotion_stats* stats) {
-  using bag_type = bag_of<Policy, signals<Given...>, Executor>;
-  if constexpr (signals_complete<score_of<Policy>, bag_type>(typename score_of<Policy>::needs{})) {
+  using signal_set_type = signal_set_of<Policy, signals<Given...>, Executor>;
+  if constexpr (signals_complete<score_of<Policy>, signal_set_type>(typename score_of<Policy>::needs{})) {
     plans.decided.withdraw();  // its decision refers to exits that are now counted anew
     signals<Given...> exits = in;
     exits.lanes = both.window.lanes;
     exits.lanes.count = {plans.exits(), 1, 0, 0};
     exits.lanes.in_flight = nullptr;
     auto const recorders = recorders_of(policy.score);
-    bag_type const seen(exits, recorders, state.window);
+    signal_set_type const seen(exits, recorders, state.window);
     ring_request const asked{call, policy.window, plans.new_tokens(), tokens};
     std::span<recorded_column const> const columns(state.window.columns(both.window.lanes));
-    std::span<recorded_column const> const of_pages(state.global.columns(both.global.entries.lanes));
-    promotion_target<Executor> const to{both.window,   columns,       both.global, of_pages,
+    std::span<recorded_column const> const of_pages(state.pages.columns(both.pages.entries.lanes));
+    promotion_target<Executor> const to{both.window,   columns,       both.pages, of_pages,
                                         plans.decided, plans.exits(), stats};
     if (passing.keep != nullptr || !promote_together(exec, policy, seen, asked, to)) {
       ops::count_exits(exec, both.window.lanes, asked, plans.exits());
       decide_checked(exec, resolve(policy), seen, both.window.shape, plans.decided);
       std::array const sources{promoted{&plans.decided.keep(), &both.window, columns, nullptr}, passing};
-      ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.global, of_pages,
+      ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.pages, of_pages,
                        policy.cap, stats);
     }
     drop_exits(exec, both, state, plans);
@@ -212,7 +212,7 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
   keep.epochs = of_chunk.epochs(keep.lanes.slots);
   expects(keep.indices != nullptr && keep.decides == granularity::lane, "ingest", "decided", "empty or not of lanes",
           "decide comes before ingest");
-  expects(keep.lists == side::kept && keep.of == unit::token, "ingest", "decided", "dropped entries or pages",
+  expects(keep.lists == side::kept && keep.items == item::token, "ingest", "decided", "dropped entries or pages",
           "it lists what is admitted");
   detail::check_same_lanes("ingest", "decided.lanes", keep.lanes, chunk.lanes);
   detail::check_same_lanes("ingest", "chunk.lanes", chunk.lanes, of_chunk.lanes());
@@ -236,7 +236,7 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
                          stats);
   ops::enter_rows(exec, chunk, columns, both.window, state.window.columns(both.window.lanes), plans.below());
   detail::raise_epochs(exec, state.window, both.window.lanes, plans.new_tokens());
-  detail::raise_epochs(exec, state.global, both.global.entries.lanes, plans.new_tokens());
+  detail::raise_epochs(exec, state.pages, both.pages.entries.lanes, plans.new_tokens());
   detail::use_slots<typename Executor::backend>(both.window.lanes, state.window);
 }
 
@@ -250,12 +250,12 @@ void truncate(Executor& exec, dual_cache& both, dual_state<Executor>& state, int
   detail::sole_use const in_use("truncate", exec);
   detail::check_dual("truncate", both);
   detail::refuse_counts<typename Executor::backend>("truncate", both.window.lanes);
-  detail::refuse_counts<typename Executor::backend>("truncate", both.global.entries.lanes);
+  detail::refuse_counts<typename Executor::backend>("truncate", both.pages.entries.lanes);
   detail::check_truncate(exec, both.window, state.window, sequence, position);
-  detail::check_truncate(exec, both.global.entries, state.global, sequence, position);
+  detail::check_truncate(exec, both.pages.entries, state.pages, sequence, position);
   detail::truncate_checked(exec, both.window, state.window, sequence, position);
-  detail::truncate_checked(exec, both.global.entries, state.global, sequence, position);
-  ops::release_pages(exec, both.global);
+  detail::truncate_checked(exec, both.pages.entries, state.pages, sequence, position);
+  ops::release_pages(exec, both.pages);
 }
 
 // Overloads for policies that do not fit. Each gives one compile error that names the part.

@@ -14,7 +14,7 @@ namespace KVPOLICY_NAMESPACE {
 template <class Executor>
 struct dual_state {
   state<Executor> window;
-  state<Executor> global;
+  state<Executor> pages;
 };
 
 /// The plan of the decisions about entries that leave the window, with the number of such entries of each sequence.

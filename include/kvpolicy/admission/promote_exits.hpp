@@ -10,11 +10,11 @@
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// True if a policy looks at each entry alone, and what it does so with is known when it is compiled.
-template <class Policy, class Bag>
+template <class Policy, class SignalSet>
 inline constexpr bool decides_alone = [] {
   using pick = std::remove_cvref_t<decltype(pick_of(std::declval<Policy const&>()))>;
   using budget = std::remove_cvref_t<decltype(std::declval<Policy const&>().budget)>;
-  return threshold<pick> && !erased<pick> && !allots<budget> && scores_by_entry<score_of<Policy>, Bag>;
+  return threshold<pick> && !erased<pick> && !allots<budget> && scores_by_entry<score_of<Policy>, SignalSet>;
 }();
 
 /// Where entries that leave a window go.
@@ -31,12 +31,12 @@ struct promotion_target {
 
 /// Counts the entries that leave, decides about them and promotes those that are kept, if the backend can do it
 /// together. False: nothing was done, and the verbs are called one after the other.
-template <executor Executor, class Policy, class Bag>
+template <executor Executor, class Policy, class SignalSet>
 [[nodiscard]] bool promote_together([[maybe_unused]] Executor& exec, [[maybe_unused]] Policy const& policy,
-                                    [[maybe_unused]] Bag const& seen, [[maybe_unused]] ring_request const& asked,
+                                    [[maybe_unused]] SignalSet const& seen, [[maybe_unused]] ring_request const& asked,
                                     [[maybe_unused]] promotion_target<Executor> const& to) {
   using promoting = implementation<ops::append_rows_t, typename Executor::backend>;
-  if constexpr (decides_alone<Policy, Bag> && requires { promoting::takes_exits(to.window.lanes, asked); }) {
+  if constexpr (decides_alone<Policy, SignalSet> && requires { promoting::takes_exits(to.window.lanes, asked); }) {
     if (!promoting::takes_exits(to.window.lanes, asked)) return false;
     keep_set const keep = to.decided.keep_storage(seen.lanes);
     refuse_data(policy.score, exec, seen);

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <numeric>
 #include <span>
 #include <utility>

@@ -3,7 +3,7 @@
 
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/columns.hpp>
-#include <kvpolicy/core/hook_checks.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE::detail {

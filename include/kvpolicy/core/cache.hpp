@@ -57,21 +57,21 @@ struct element_scales {
 struct plane {
   std::byte* base = nullptr;
   codec element = codec::f32;
-  int dims = 0;            ///< elements of a row
-  std::int64_t layer = 0;  ///< bytes between two layers; the next four are strides in bytes as well
-  std::int64_t unit = 0;
-  std::int64_t token = 0;
-  std::int64_t head = 0;
-  std::int64_t dim = 0;
+  int channels = 0;               ///< elements of a row
+  std::int64_t layer_stride = 0;  ///< bytes between two layers; the next four are strides in bytes as well
+  std::int64_t unit_stride = 0;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t channel_stride = 0;
   base_table bases{};       ///< used instead of `base` if its `data` is not null
   element_scales scales{};  ///< of fp8 elements; other elements have none
 
   [[nodiscard]] KVPOLICY_HD constexpr std::byte* row(int in_layer, place at, int of_head) const {
     std::byte* const from =
         bases.data != nullptr ? bases.data[in_layer * bases.layer + at.unit * bases.unit + of_head * bases.head] : base;
-    return from + in_layer * layer + at.unit * unit + at.token * token + of_head * head;
+    return from + in_layer * layer_stride + at.unit * unit_stride + at.token * token_stride + of_head * head_stride;
   }
-  [[nodiscard]] KVPOLICY_HD constexpr bool contiguous() const { return dim == bytes_of(element); }
+  [[nodiscard]] KVPOLICY_HD constexpr bool contiguous() const { return channel_stride == bytes_of(element); }
 };
 
 /// The kinds of a locator: see `locator`.
@@ -167,22 +167,24 @@ struct value_channels {
 
 /// True if rows of both planes are the same distances apart, and a table of pointers is the same one.
 [[nodiscard]] constexpr bool same_rows(plane const& a, plane const& b) {
-  bool const strides = a.layer == b.layer && a.unit == b.unit && a.token == b.token && a.head == b.head;
+  bool const strides = a.layer_stride == b.layer_stride && a.unit_stride == b.unit_stride &&
+                       a.token_stride == b.token_stride && a.head_stride == b.head_stride;
   bool const tables = a.bases.data == b.bases.data && a.bases.layer == b.bases.layer && a.bases.unit == b.bases.unit &&
                       a.bases.head == b.bases.head;
-  return strides && tables && a.element == b.element && a.dim == b.dim;
+  return strides && tables && a.element == b.element && a.channel_stride == b.channel_stride;
 }
 
 /// The channels of the keys' rows that are the values of a latent cache. Both forms of `cache` are understood. Without
 /// `shape.value_dim` there are none, so that a plane that was forgotten, or given twice, is an error.
 [[nodiscard]] constexpr value_channels values_in_keys(cache const& in) {
   if (in.shape.value_dim == 0) return {};
-  if (!has_memory(in.v)) return {0, in.k.element == codec::opaque ? in.k.dims : in.shape.value_dim};
-  if (!same_rows(in.k, in.v) || in.v.dims > in.k.dims || in.k.dim == 0) return {};
-  if (in.k.bases.data != nullptr) return {0, in.v.dims};
-  std::int64_t const first = (in.v.base - in.k.base) / in.k.dim;
-  bool const inside = first >= 0 && first + in.v.dims <= in.k.dims && in.k.base + first * in.k.dim == in.v.base;
-  return inside ? value_channels{static_cast<int>(first), static_cast<int>(first) + in.v.dims} : value_channels{};
+  if (!has_memory(in.v)) return {0, in.k.element == codec::opaque ? in.k.channels : in.shape.value_dim};
+  if (!same_rows(in.k, in.v) || in.v.channels > in.k.channels || in.k.channel_stride == 0) return {};
+  if (in.k.bases.data != nullptr) return {0, in.v.channels};
+  std::int64_t const first = (in.v.base - in.k.base) / in.k.channel_stride;
+  bool const inside =
+      first >= 0 && first + in.v.channels <= in.k.channels && in.k.base + first * in.k.channel_stride == in.v.base;
+  return inside ? value_channels{static_cast<int>(first), static_cast<int>(first) + in.v.channels} : value_channels{};
 }
 
 /// True if the cache is latent: moving the rows of the keys moves the values.
@@ -203,15 +205,15 @@ constexpr void for_each_moved_plane(cache const& in, Visit const& visit) {
 [[nodiscard]] constexpr plane value_plane(cache const& from) {
   if (detail::has_memory(from.v) || !detail::is_latent(from)) return from.v;
   plane made = from.k;
-  made.dims = detail::values_in_keys(from).end;
+  made.channels = detail::values_in_keys(from).end;
   return made;
 }
 
 /// The bytes that one entry of one lane takes in K, V and the planes in `more`. Rows that are both count once.
 [[nodiscard]] inline std::int64_t entry_bytes(cache const& in) {
   std::int64_t bytes = 0;
-  detail::for_each_moved_plane(in,
-                               [&](plane const& rows) { bytes += std::int64_t{rows.dims} * bytes_of(rows.element); });
+  detail::for_each_moved_plane(
+      in, [&](plane const& rows) { bytes += std::int64_t{rows.channels} * bytes_of(rows.element); });
   return bytes;
 }
 

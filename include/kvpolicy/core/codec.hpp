@@ -19,7 +19,7 @@ template <class To, class From>
 }  // namespace detail
 
 /// The element type of a plane. `opaque` rows are bytes that only their engine can read (q8_0, int4 with scales in the
-/// row): `dims` of such a plane is in bytes, and its rows can be moved and listed, but not scored or rotated.
+/// row): `channels` of such a plane are its bytes, and its rows can be moved and listed, but not scored or rotated.
 ///
 /// `e4m3` and `e5m2` are the 8-bit floats of OCP's specification (fp8). e4m3 is the variant without infinities (float8
 /// e4m3fn): bias 7, largest 448, and the magnitude 0x7F is NaN. e5m2 has bias 15, infinities, and 57344 as its largest

@@ -1,8 +1,8 @@
-// Numbers of new entries, from which signals derive: gates, log beta, numbers from birth.
+// Numbers of new entries, from which signals derive: gates, log beta, birth scores.
 #pragma once
 
 #include <kvpolicy/core/codec.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/lanes.hpp>
 #include <kvpolicy/core/signal_rows.hpp>
 

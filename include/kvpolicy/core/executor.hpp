@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <kvpolicy/core/config.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 

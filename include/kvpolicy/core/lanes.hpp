@@ -58,12 +58,12 @@ struct newer_tokens {
   int const* in_flight = nullptr;  ///< for each slot how many of them are drafts, at the end; null: none
   std::int64_t count_stride = 0;   ///< between slots
   std::int64_t row = 0;            ///< between slots
-  int bound = 0;                   ///< no count exceeds it
+  int capacity = 0;                ///< no count exceeds it
 
   /// The position of the newest token that is no draft; -1 if there is none.
   [[nodiscard]] KVPOLICY_HD constexpr int newest(int slot) const {
     int committed = count[slot * count_stride] - (in_flight != nullptr ? in_flight[slot] : 0);
-    committed = committed < bound ? committed : bound;
+    committed = committed < capacity ? committed : capacity;
     return committed > 0 ? position[slot * row + committed - 1] : -1;
   }
 };
@@ -71,8 +71,8 @@ struct newer_tokens {
 /// The lanes of one call: all KV heads of a range of layers of a ragged batch of sequences.
 ///
 /// `count` and `position` are in the executor's memory (device memory for a device executor). The host knows
-/// `bound`: no count exceeds it, and launches are sized by it. An entry's ordinal is its index in its lane. Positions
-/// ascend with ordinals, unless `order` says otherwise.
+/// `capacity`: no count exceeds it, and launches are sized by it. An entry's ordinal is its index in its lane.
+/// Positions ascend with ordinals, unless `order` says otherwise.
 ///
 /// The sequences of a call may be some slots of the engine's tables, in any order: see `only`.
 struct lanes {
@@ -80,7 +80,7 @@ struct lanes {
   int layer_begin = 0;
   int layer_end = 0;
   int heads = 0;  ///< KV heads
-  int bound = 0;
+  int capacity = 0;
   by_lane<int> count{};          ///< one number for each lane: its entries, drafts included
   by_lane<int> position{};       ///< one row for each lane: the logical position of each entry, ascending
   int* in_flight = nullptr;      ///< for each slot the number of drafts at the end of every lane; null: none
@@ -126,11 +126,11 @@ struct lanes {
   }
 
   /// The number of entries that a policy sees: all entries of the lane but the drafts in flight. The result is clamped
-  /// to 0 .. `bound`, so that a kernel that reads a wrong count stays inside its rows until the error is reported.
+  /// to 0 .. `capacity`, so that a kernel that reads a wrong count stays inside its rows until the error is reported.
   [[nodiscard]] KVPOLICY_HD constexpr int committed(lane this_lane) const {
     std::int64_t const all =
         std::int64_t{*count.row(this_lane)} - (in_flight != nullptr ? *drafts(this_lane.sequence) : 0);
-    return all < 0 ? 0 : all > bound ? bound : static_cast<int>(all);
+    return all < 0 ? 0 : all > capacity ? capacity : static_cast<int>(all);
   }
 
   /// The order of a lane's entries.
@@ -231,13 +231,14 @@ class head_rows {
 }  // namespace detail
 
 /// Which lanes decide together and keep the same tokens: each lane alone (`lane`), the heads of a layer (`layer`), or
-/// all layers and heads of a sequence (`token`).
-enum class granularity { lane, layer, token };
+/// all layers and heads of a sequence (`sequence`, whose name in specs is `token`).
+enum class granularity { lane, layer, sequence };
 
 [[nodiscard]] constexpr std::array<char const*, 3> names(granularity) { return {"lane", "layer", "token"}; }
 
-/// Which lanes share a budget: none (`lane`), the lanes of a layer (`layer`), or all lanes of a sequence (`global`).
-enum class budget_scope { lane, layer, global };
+/// Which lanes share a budget: none (`lane`), the lanes of a layer (`layer`), or all lanes of a sequence
+/// (`sequence`, whose name in specs is `global`).
+enum class budget_scope { lane, layer, sequence };
 
 [[nodiscard]] constexpr std::array<char const*, 3> names(budget_scope) { return {"lane", "layer", "global"}; }
 

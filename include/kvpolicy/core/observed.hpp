@@ -74,8 +74,8 @@ inline constexpr bool rows_see_every_entry = [] {
   }
 }();
 
-template <class Score, class Signal, class Bag>
-constexpr observed_signal<Signal> observed_signal_of(Bag const& in) {
+template <class Score, class Signal, class SignalSet>
+constexpr observed_signal<Signal> observed_signal_of(SignalSet const& in) {
   constexpr bool is_query_view = std::is_base_of_v<query_view, Signal>;
   observed_signal<Signal> made{in.template get<Signal>(), is_query_view || !in.template gives<Signal>()};
   if constexpr (is_query_view && rows_see_every_entry<Score>) made.from.position = {};
@@ -83,11 +83,11 @@ constexpr observed_signal<Signal> observed_signal_of(Bag const& in) {
 }
 
 /// The signals by which a scorer's decisions find unobserved lanes: those that it needs, and those of its recorders.
-template <class Score, class Bag>
-constexpr auto observed_of(Score const& score, Bag const& in) {
+template <class Score, class SignalSet>
+constexpr auto observed_of(Score const& score, SignalSet const& in) {
   using list = typename signals_read_by<typename Score::needs, decltype(own_recorders_of(score))>::type;
-  return []<class... Signals>(needs<Signals...>, Bag const& bag) {
-    return observed_signals<Signals...>{observed_signal_of<Score, Signals>(bag)..., bag.lanes};
+  return []<class... Signals>(needs<Signals...>, SignalSet const& all) {
+    return observed_signals<Signals...>{observed_signal_of<Score, Signals>(all)..., all.lanes};
   }(list{}, in);
 }
 

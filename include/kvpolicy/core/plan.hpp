@@ -1,8 +1,8 @@
 // A plan: the reusable memory of a decision and its result, a keep set.
 #pragma once
 
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/epochs.hpp>
-#include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/row_counts.hpp>
 #include <kvpolicy/core/scores.hpp>
@@ -21,14 +21,14 @@ template <class Executor>
 class plan {
  public:
   /// `batch` is the lanes of all slots. `spare_rows` is the number of extra rows of floats that the policy's scorer
-  /// needs for one turn, `bound` floats each. `entry_bytes` is the size of K and V of one entry of one lane. `turn` is
-  /// how much the plan decides about at once; by default that is the whole batch.
+  /// needs for one turn, `capacity` floats each. `entry_bytes` is the size of K and V of one entry of one lane. `turn`
+  /// is how much the plan decides about at once; by default that is the whole batch.
   plan(Executor& exec, kvpolicy::lanes const& batch, granularity decides, int spare_rows = 0,
        std::int64_t entry_bytes = 0, detail::turn_size const& turn = {})
       : turn_(turn.sequences > 0 ? turn : detail::turn_size{batch.sequences, batch.layers()}),
         segments_(kvpolicy::segments(detail::first_turn(batch, turn_), decides)),
-        spare_(exec, static_cast<std::size_t>(spare_rows) * static_cast<std::size_t>(batch.bound)),
-        scores_(exec, static_cast<std::size_t>(segments_) * static_cast<std::size_t>(batch.bound)),
+        spare_(exec, static_cast<std::size_t>(spare_rows) * static_cast<std::size_t>(batch.capacity)),
+        scores_(exec, static_cast<std::size_t>(segments_) * static_cast<std::size_t>(batch.capacity)),
         indices_(exec, scores_.size()),
         indptr_(exec, static_cast<std::size_t>(segments_) + 1),
         seen_(exec, static_cast<std::size_t>(segments_)),
@@ -47,7 +47,7 @@ class plan {
 
   /// A view of this plan's memory for the scores of `batch`: the plan's lanes, or some of their layers.
   [[nodiscard]] score_view scores(kvpolicy::lanes const& batch) {
-    score_view made = contiguous_scores(batch, decides_, scores_.data(), lanes_.bound);
+    score_view made = contiguous_scores(batch, decides_, scores_.data(), lanes_.capacity);
     made.spare = spare_.size() > 0 ? spare_.data() : nullptr;
     return made;
   }
@@ -59,16 +59,16 @@ class plan {
     expects_decision("score");
     expects(segment >= 0 && segment < keep_.segments(), "score", "segment", segment,
             [&] { return "the decision is about " + std::to_string(keep_.segments()) + " segments"; });
-    expects(ordinal >= 0 && ordinal < keep_.seen[segment], "score", "ordinal", ordinal,
-            [&] { return "the segment had " + std::to_string(keep_.seen[segment]) + " entries"; });
-    return scores_.data()[std::int64_t{segment} * lanes_.bound + ordinal];
+    expects(ordinal >= 0 && ordinal < keep_.entry_count[segment], "score", "ordinal", ordinal,
+            [&] { return "the segment had " + std::to_string(keep_.entry_count[segment]) + " entries"; });
+    return scores_.data()[std::int64_t{segment} * lanes_.capacity + ordinal];
   }
 
-  /// The scores in memory: a row of `bound` floats for each segment that the plan decides about at once.
+  /// The scores in memory: a row of `capacity` floats for each segment that the plan decides about at once.
   [[nodiscard]] float const* scores() const { return scores_.data(); }
 
   [[nodiscard]] int spare_rows() const {
-    return static_cast<int>(spare_.size() / static_cast<std::size_t>(lanes_.bound));
+    return static_cast<int>(spare_.size() / static_cast<std::size_t>(lanes_.capacity));
   }
   /// Bytes of keys and values of one entry of one lane. A budget in bytes is divided by it.
   [[nodiscard]] std::int64_t entry_bytes() const { return entry_bytes_; }
@@ -106,7 +106,7 @@ class plan {
 
   /// A view of this plan's memory for the keep set of a decision about `batch`. `publish` makes it the plan's keep set.
   [[nodiscard]] keep_set keep_storage(kvpolicy::lanes const& batch) {
-    return {batch,          decides_,        unit::token,  side::kept,
+    return {batch,          decides_,        item::token,  side::kept,
             indptr_.data(), indices_.data(), seen_.data(), static_cast<std::int64_t>(indices_.size()),
             report_.data(), slots_,          epoch_.data()};
   }

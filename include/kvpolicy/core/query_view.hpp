@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/codec.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signal_rows.hpp>
 

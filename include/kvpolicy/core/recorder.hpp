@@ -4,7 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <kvpolicy/core/columns.hpp>
-#include <kvpolicy/core/hook_checks.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
 #include <tuple>
 
 namespace KVPOLICY_NAMESPACE {
@@ -15,10 +15,11 @@ namespace KVPOLICY_NAMESPACE {
 /// - `columns(model, bound)`: the columns that it keeps. `view(columns)` returns the signal that they hold.
 /// - `observe(exec, in, columns) const` writes the columns.
 /// - optional: `forget(exec, lanes, columns, sequence, position)`, called when a sequence is rolled back to a position.
-/// - optional: `from_birth = true` if its values are known when an entry is appended. The window of an admission then
-///   records them, so that they move into the pages with an admitted entry.
-/// - optional: `of_entries = true` if all of its columns have one element an entry (`per::lane_entry`), which later
-///   forwards may change. Both parts of a dual cache then record, and a number moves into the pages with its entry.
+/// - optional: `known_at_append = true` if its values are known when an entry is appended. The window of an admission
+///   then records them, so that they move into the pages with an admitted entry.
+/// - optional: `of_entries = true` if all of its columns have one element an entry (`column_extent::lane_entry`), which
+///   later forwards may change. Both parts of a dual cache then record, and a number moves into the pages with its
+///   entry.
 /// - optional: `refuse_part(call, in) const`, called before it observes one of these parts: refuses signals from which
 ///   what the whole cache says cannot be computed.
 template <class R>
@@ -32,9 +33,9 @@ concept recorder = std::regular<R> && requires(R const& r, shape const& model, r
 namespace detail {
 
 template <class Recorder>
-inline constexpr bool from_birth = [] {
-  if constexpr (requires { Recorder::from_birth; }) {
-    return Recorder::from_birth;
+inline constexpr bool known_at_append = [] {
+  if constexpr (requires { Recorder::known_at_append; }) {
+    return Recorder::known_at_append;
   } else {
     return false;
   }

@@ -27,8 +27,8 @@ struct score_view {
 [[nodiscard]] constexpr score_view contiguous_scores(lanes const& batch, granularity decides, float* data,
                                                      std::int64_t stride) {
   std::int64_t const heads = decides == granularity::lane ? batch.heads : 1;
-  std::int64_t const layers = decides == granularity::token ? 1 : batch.layers();
-  std::int64_t const layer = decides == granularity::token ? 0 : stride * heads;
+  std::int64_t const layers = decides == granularity::sequence ? 1 : batch.layers();
+  std::int64_t const layer = decides == granularity::sequence ? 0 : stride * heads;
   std::int64_t const head = decides == granularity::lane ? stride : 0;
   std::int64_t const sequence = stride * heads * layers;
   return {batch, decides, {data - batch.sequence_begin * sequence - batch.layer_begin * layer, sequence, layer, head}};
@@ -107,7 +107,7 @@ struct apply_stats {
 enum class side { kept, dropped };
 
 /// The items that a keep set lists: tokens (entries) or pages.
-enum class unit { token, page };
+enum class item { token, page };
 
 /// Counters of one decision that depend on the data. They are in the executor's memory.
 struct report {
@@ -142,11 +142,12 @@ struct report {
 struct keep_set {
   kvpolicy::lanes lanes{};
   granularity decides = granularity::lane;
-  unit of = unit::token;
+  item items = item::token;
   side lists = side::kept;
   std::int64_t* indptr = nullptr;  ///< segments + 1
   int* indices = nullptr;          ///< `capacity` ordinals
-  int* seen = nullptr;  ///< committed entries of each segment at the decision; `apply` refuses if they have changed
+  int* entry_count =
+      nullptr;  ///< committed entries of each segment at the decision; `apply` refuses if they have changed
   std::int64_t capacity = 0;
   kvpolicy::report* report = nullptr;
   by_lane<int const> slots{};  ///< the list in which an applier will look up the slot of a dropped entry. The slot is
@@ -158,9 +159,9 @@ struct keep_set {
   /// Notes what a decision about a segment is made of: its number of committed entries, and the epochs of its layers.
   /// `first` is its first lane.
   KVPOLICY_HD constexpr void note(int segment, lane first, int count) const {
-    seen[segment] = count;
+    entry_count[segment] = count;
     if (epochs.data == nullptr || epoch == nullptr || first.head != 0) return;  // the heads of a layer have one epoch
-    int const end = decides == granularity::token ? lanes.layer_end : first.layer + 1;
+    int const end = decides == granularity::sequence ? lanes.layer_end : first.layer + 1;
     for (; first.layer < end; ++first.layer) epoch[epoch_index(first)] = *epochs.row(first);
   }
   /// True if nothing has changed the entries of a lane since `note`, or if nobody knows.

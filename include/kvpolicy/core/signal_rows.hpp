@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <kvpolicy/core/codec.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/lanes.hpp>
 #include <string>
 

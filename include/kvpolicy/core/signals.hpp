@@ -2,10 +2,10 @@
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/check_places.hpp>
+#include <kvpolicy/core/contract/check_places.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
 #include <kvpolicy/core/entry_numbers.hpp>
-#include <kvpolicy/core/error.hpp>
-#include <kvpolicy/core/hook_checks.hpp>
 #include <kvpolicy/core/logit_options.hpp>
 #include <kvpolicy/core/query_view.hpp>
 #include <kvpolicy/core/scores.hpp>
@@ -38,7 +38,7 @@ struct keys : row_view {
             "a signal is the engine's memory");
     detail::check_readable(call, "keys", rows.element);
     detail::check_scales(call, "keys", rows);
-    expects(rows.dims == model.head_dim, call, "keys.dims", rows.dims,
+    expects(rows.channels == model.head_dim, call, "keys.channels", rows.channels,
             [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
   }
   void check_strides(char const* call, lanes const& batch) const {
@@ -91,7 +91,7 @@ struct any_signal_of {
 
 namespace detail {
 
-template <class Bag, class Signal>
+template <class SignalSet, class Signal>
 struct provided;
 
 /// The hooks of a signal.
@@ -180,21 +180,22 @@ class signals {
 
 namespace detail {
 
-template <class Bag, class Signal>
-struct provided : std::bool_constant<Bag::template provides<Signal>> {};
-template <class Bag, class... Signals>
-struct provided<Bag, any_signal_of<Signals...>> : std::bool_constant<(provided<Bag, Signals>::value || ...)> {};
+template <class SignalSet, class Signal>
+struct provided : std::bool_constant<SignalSet::template provides<Signal>> {};
+template <class SignalSet, class... Signals>
+struct provided<SignalSet, any_signal_of<Signals...>>
+    : std::bool_constant<(provided<SignalSet, Signals>::value || ...)> {};
 
 }  // namespace detail
 
-/// True if `Bag` provides the signal.
-template <class Bag, class Signal>
-inline constexpr bool provides = detail::provided<Bag, Signal>::value;
+/// True if `SignalSet` provides the signal.
+template <class SignalSet, class Signal>
+inline constexpr bool provides = detail::provided<SignalSet, Signal>::value;
 
 /// The compiler names this struct in the error that a user reads when a composition lacks a signal.
-template <class Reader, class Signal, class Bag>
+template <class Reader, class Signal, class SignalSet>
 struct signal_needed_by {
-  static constexpr bool is_provided = provides<Bag, Signal>;
+  static constexpr bool is_provided = provides<SignalSet, Signal>;
 };
 
 namespace detail {
@@ -211,39 +212,39 @@ std::string signal_name(any_signal_of<First, Others...> const*) {
   return text;
 }
 
-template <class Bag, class... Needed>
+template <class SignalSet, class... Needed>
 consteval bool has_all(needs<Needed...>) {
-  return (provides<Bag, Needed> && ...);
+  return (provides<SignalSet, Needed> && ...);
 }
 
-template <class Signal, class Bag>
-void check_rows_of(Signal const*, [[maybe_unused]] char const* call, [[maybe_unused]] Bag const& in) {
+template <class Signal, class SignalSet>
+void check_rows_of(Signal const*, [[maybe_unused]] char const* call, [[maybe_unused]] SignalSet const& in) {
   if constexpr (requires(Signal const& one) { one.check_rows(call, in.lanes); }) {
     if (Signal const* const given = in.template find<Signal>(); given != nullptr) given->check_rows(call, in.lanes);
   }
 }
-template <class... Signals, class Bag>
-void check_rows_of(any_signal_of<Signals...> const*, char const* call, Bag const& in) {
+template <class... Signals, class SignalSet>
+void check_rows_of(any_signal_of<Signals...> const*, char const* call, SignalSet const& in) {
   (check_rows_of(static_cast<Signals const*>(nullptr), call, in), ...);
 }
 
 /// Calls `check_rows` of the needed signals that are given. The caller ensures that the host can read their memory.
-template <class... Needed, class Bag>
-void check_rows(needs<Needed...>, [[maybe_unused]] char const* call, [[maybe_unused]] Bag const& in) {
+template <class... Needed, class SignalSet>
+void check_rows(needs<Needed...>, [[maybe_unused]] char const* call, [[maybe_unused]] SignalSet const& in) {
   (check_rows_of(static_cast<Needed const*>(nullptr), call, in), ...);
 }
 
 /// Gives one readable error for each missing signal, with g++, clang and nvcc alike.
-template <class Reader, class Bag, class... Needed>
+template <class Reader, class SignalSet, class... Needed>
 consteval bool signals_complete(needs<Needed...>) {
   (
       [] {
         static_assert(
-            signal_needed_by<Reader, Needed, Bag>::is_provided,
+            signal_needed_by<Reader, Needed, SignalSet>::is_provided,
             "kvpolicy: this scorer or recorder needs a signal that the given kvpolicy::signals do not provide");
       }(),
       ...);
-  return (provides<Bag, Needed> && ...);
+  return (provides<SignalSet, Needed> && ...);
 }
 
 }  // namespace detail

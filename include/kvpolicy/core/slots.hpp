@@ -5,7 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/query_view.hpp>
 #include <string>
 

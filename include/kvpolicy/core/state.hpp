@@ -7,8 +7,8 @@
 #include <functional>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/columns.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/epochs.hpp>
-#include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/recorder.hpp>
 #include <kvpolicy/core/row_counts.hpp>
@@ -28,8 +28,8 @@ namespace KVPOLICY_NAMESPACE {
 template <class Executor>
 class state {
  public:
-  /// `slack` is the number of entries by which rows of `per::lane_entry` are longer than the bound, so that they can
-  /// `slide`.
+  /// `slack` is the number of entries by which rows of `column_extent::lane_entry` are longer than the bound, so that
+  /// they can `slide`.
   state(Executor& exec, shape const& model, kvpolicy::lanes const& batch, int slack = 0)
       : model_(model),
         lanes_(batch),
@@ -58,13 +58,13 @@ class state {
             keeps.forget(exec, batch, from.columns_from(first, batch), sequence, position);
           });
     }
-    for (column const& about : keeps.columns(model_, lanes_.bound)) add(about);
+    for (column const& about : keeps.columns(model_, lanes_.capacity)) add(about);
     recorder_columns_ = columns_.size();
   }
 
   /// Adds a column that an applier keeps for itself, filled with zeros. Those of appliers come after all recorders.
   void add(column const& about) {
-    std::size_t const units = static_cast<std::size_t>(about.units != 0 ? about.units : lanes_.bound + slack_);
+    std::size_t const units = static_cast<std::size_t>(about.units != 0 ? about.units : lanes_.capacity + slack_);
     std::int64_t const row = bytes_of_row(about, units);
     memory_.emplace_back(*exec_, static_cast<std::size_t>(row) * static_cast<std::size_t>(lanes_.size()));
     by_lane<std::byte> const rows{memory_.back().data() - row * lanes_.layer_begin * lanes_.heads,
@@ -80,7 +80,7 @@ class state {
   ///   changed.
   void copy_from(state const& other) {
     bool same = lanes().sequences == other.lanes().sequences && model_ == other.model_ &&
-                columns_.size() == other.columns_.size() && lanes_.bound == other.lanes_.bound;
+                columns_.size() == other.columns_.size() && lanes_.capacity == other.lanes_.capacity;
     for (std::size_t i = 0; same && i < memory_.size(); ++i) same = memory_[i].size() == other.memory_[i].size();
     expects(same, "state::copy_from", "other", "another kind of state",
             "both are made for one policy, shape and batch");
@@ -92,12 +92,12 @@ class state {
     epochs_.renew(*exec_);  // plans that were decided with the columns from before are stale
   }
 
-  /// Shifts the rows of `per::lane_entry` by `entries`, after the oldest `entries` of every lane have left: the element
-  /// of entry i + entries becomes that of entry i. Only pointers change. A negative number shifts back. The caller
-  /// ensures that 0 <= slid() <= slack() holds afterwards.
+  /// Shifts the rows of `column_extent::lane_entry` by `entries`, after the oldest `entries` of every lane have left:
+  /// the element of entry i + entries becomes that of entry i. Only pointers change. A negative number shifts back. The
+  /// caller ensures that 0 <= slid() <= slack() holds afterwards.
   void slide(int entries) {
     for (recorded_column& each : columns_) {
-      if (each.about.one == per::lane_entry) each.rows.data += std::int64_t{entries} * each.about.bytes;
+      if (each.about.extent == column_extent::lane_entry) each.rows.data += std::int64_t{entries} * each.about.bytes;
     }
     slid_ += entries;
   }
@@ -109,13 +109,14 @@ class state {
     for (auto const& each : forget_calls_) each(exec, *this, batch, sequence, position);
   }
 
-  /// The bytes of one slot in columns of `per::session`, which outlive a request.
+  /// The bytes of one slot in columns of `column_extent::session`, which outlive a request.
   [[nodiscard]] std::size_t session_bytes() const {
     std::size_t bytes = 0;
     for (recorded_column const& each : columns()) bytes += session_bytes_of(each);
     return bytes;
   }
-  /// Copies a slot's columns of `per::session` to `to`, column by column and lane by lane: `session_bytes()` bytes.
+  /// Copies a slot's columns of `column_extent::session` to `to`, column by column and lane by lane: `session_bytes()`
+  /// bytes.
   void save_session(Executor& exec, int slot, std::byte* to) const {
     check_slot("save_session", slot);
     for (recorded_column const& each : columns_) {
@@ -135,12 +136,13 @@ class state {
   }
 
   /// Sets a slot's columns to zero in some layers: all of them, or those of one kind.
-  void clear(Executor& exec, int slot, int layer_begin, int layer_end, std::optional<per> kind = {}) {
+  void clear(Executor& exec, int slot, int layer_begin, int layer_end, std::optional<column_extent> kind = {}) {
     static constexpr std::array<std::byte, 65536> zeros{};
     for (recorded_column const& each : columns_) {
-      if (kind && each.about.one != *kind) continue;
+      if (kind && each.about.extent != *kind) continue;
       auto const bytes = static_cast<std::size_t>(each.rows.layer) * static_cast<std::size_t>(layer_end - layer_begin);
-      int const slid = each.about.one == per::lane_entry ? slid_ : 0;  // whole rows begin where nothing has slid
+      int const slid =
+          each.about.extent == column_extent::lane_entry ? slid_ : 0;  // whole rows begin where nothing has slid
       std::byte* const to = each.rows.row({slot, layer_begin, 0}) - std::int64_t{slid} * each.about.bytes;
       for (std::size_t at = 0; at < bytes; at += zeros.size()) {
         exec.copy(to + at, zeros.data(), std::min(zeros.size(), bytes - at));
@@ -196,15 +198,15 @@ class state {
     for (recorded_column& each : to) each.rows.slots = batch.slots;
     return to;
   }
-  /// Rows of `per::lane_entry` begin with a cache line each, if their elements divide one.
+  /// Rows of `column_extent::lane_entry` begin with a cache line each, if their elements divide one.
   [[nodiscard]] static std::int64_t bytes_of_row(column const& about, std::size_t units) {
     constexpr std::size_t line = 64;
     std::size_t const bytes = units * static_cast<std::size_t>(about.bytes);
-    bool const pads = about.one == per::lane_entry && line % static_cast<std::size_t>(about.bytes) == 0;
+    bool const pads = about.extent == column_extent::lane_entry && line % static_cast<std::size_t>(about.bytes) == 0;
     return static_cast<std::int64_t>(pads ? (bytes + line - 1) / line * line : bytes);
   }
   [[nodiscard]] static std::size_t session_bytes_of(recorded_column const& each) {
-    return each.about.one == per::session ? static_cast<std::size_t>(each.rows.sequence) : 0;
+    return each.about.extent == column_extent::session ? static_cast<std::size_t>(each.rows.sequence) : 0;
   }
   void check_slot(char const* call, int slot) const {
     expects(slot >= 0 && slot < lanes().sequences, call, "sequence", slot,

@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <kvpolicy/core/attention_probabilities.hpp>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/query_view.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <string>
@@ -40,12 +40,12 @@ namespace detail {
   std::int64_t const token = by_token ? row * of.shape.kv_heads : row;
   return {.base = static_cast<std::byte*>(base),
           .element = of.element,
-          .dims = dims,
-          .layer = sequence * of.sequences,
-          .unit = slots ? token : sequence,
-          .token = slots ? 0 : token,
-          .head = by_token ? row : row * of.capacity,
-          .dim = bytes_of(of.element)};
+          .channels = dims,
+          .layer_stride = sequence * of.sequences,
+          .unit_stride = slots ? token : sequence,
+          .token_stride = slots ? 0 : token,
+          .head_stride = by_token ? row : row * of.capacity,
+          .channel_stride = bytes_of(of.element)};
 }
 
 /// Refuses a tensor of 2^60 or more elements, whose strides would not fit.
@@ -79,7 +79,7 @@ inline void check_contiguous(char const* call, contiguous_memory const& of) {
   made.lanes = {.sequences = of.sequences,
                 .layer_end = of.shape.layers,
                 .heads = of.shape.kv_heads,
-                .bound = of.capacity,
+                .capacity = of.capacity,
                 .count = {of.counts, lanes_of_sequence, of.shape.kv_heads, 1},
                 .position = {of.positions, lanes_of_sequence * of.capacity,
                              std::int64_t{of.shape.kv_heads} * of.capacity, of.capacity}};

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/lanes.hpp>
 #include <string>
 
@@ -11,7 +11,7 @@ namespace KVPOLICY_NAMESPACE {
 
 /// How much a plan decides about at once. A larger batch is decided about in turns, with the same result.
 struct at_once {
-  std::int64_t entries = 0;  ///< entries of all segments together, `bound` for each segment; 0: no limit
+  std::int64_t entries = 0;  ///< entries of all segments together, `capacity` for each segment; 0: no limit
   int sequences = 0;         ///< sequences; 0: no limit
 };
 
@@ -35,12 +35,12 @@ struct turn_size {
   if (limit.entries == 0) return made;
   lanes one = batch;
   one.sequences = 1;
-  std::int64_t const of_sequence = std::int64_t{segments(one, decides)} * batch.bound;
+  std::int64_t const of_sequence = std::int64_t{segments(one, decides)} * batch.capacity;
   if (of_sequence <= limit.entries) {
     made.sequences = static_cast<int>(std::min<std::int64_t>(made.sequences, limit.entries / of_sequence));
     return made;
   }
-  bool const whole = decides == granularity::token || scope == budget_scope::global;
+  bool const whole = decides == granularity::sequence || scope == budget_scope::sequence;
   std::int64_t const least = whole ? of_sequence : of_sequence / batch.layers();
   expects(least <= limit.entries, call, "at_once.entries", limit.entries, [&] {
     return std::string(whole ? "one sequence" : "one layer of a sequence") + " has " + std::to_string(least) +

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <concepts>
-#include <kvpolicy/decision/hooks.hpp>
+#include <kvpolicy/decision/decision_hooks.hpp>
 #include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
@@ -13,11 +13,11 @@ using score_of = std::remove_cvref_t<decltype(std::declval<Policy const&>().scor
 
 }  // namespace detail
 
-/// A scorer whose scores are of entries. Every scorer is one, unless it declares `scores_of = unit::page`.
+/// A scorer whose scores are of entries. Every scorer is one, unless it declares `scores_of = item::page`.
 template <class S>
 concept entry_scorer = scorer<S> && !detail::scores_pages<S>;
 
-/// A scorer whose scores are of pages. It declares `scores_of = unit::page`, and its member `page` is the number of
+/// A scorer whose scores are of pages. It declares `scores_of = item::page`, and its member `page` is the number of
 /// entries of a page.
 template <class S>
 concept page_scorer = scorer<S> && detail::scores_pages<S> && requires(S const& score) {

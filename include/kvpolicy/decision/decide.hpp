@@ -2,12 +2,12 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/decision/bag.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/decision/decision_refusals.hpp>
 #include <kvpolicy/decision/first.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
-#include <kvpolicy/decision/refusals.hpp>
+#include <kvpolicy/decision/signal_set.hpp>
 #include <kvpolicy/ops/map.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -15,30 +15,31 @@ namespace KVPOLICY_NAMESPACE {
 /// True if every signal that the policy's scorer needs is given or recorded, as `decide` requires. Generic code can
 /// test this before it calls `decide`.
 template <class Policy, class Given, class Executor>
-concept decides = entry_decision<Policy> &&
-                  detail::has_all<detail::bag_of<Policy, Given, Executor>>(typename detail::score_of<Policy>::needs{});
+concept can_decide =
+    entry_decision<Policy> &&
+    detail::has_all<detail::signal_set_of<Policy, Given, Executor>>(typename detail::score_of<Policy>::needs{});
 
 namespace detail {
 
 /// A scorer whose score of an entry is a function of this entry: it has `entry_scores(in)`.
-template <class Score, class Bag>
-concept scores_by_entry = requires(Score const& score, Bag const& in) { score.entry_scores(in); };
+template <class Score, class SignalSet>
+concept scores_by_entry = requires(Score const& score, SignalSet const& in) { score.entry_scores(in); };
 
 /// True if the policy decides by `lowest_one` without a table of scores, because engines that give `lanes.order` want
 /// steps which cost as little as they can.
-template <class Policy, class Bag>
+template <class Policy, class SignalSet>
 bool decides_by_entry(score_view const& scores) {
   return std::same_as<std::remove_cvref_t<decltype(pick_of(std::declval<Policy const&>()))>, lowest_one> &&
          !allots<std::remove_cvref_t<decltype(std::declval<Policy const&>().budget)>> &&
-         scores_by_entry<score_of<Policy>, Bag> && scores.decides == granularity::lane &&
+         scores_by_entry<score_of<Policy>, SignalSet> && scores.decides == granularity::lane &&
          scores.lanes.order.data != nullptr;
 }
 
 /// Refuses entries that are out of order, unless the policy drops the lowest one and its parts do not read the order.
-template <class Backend, class Policy, class Bag>
-void refuse_unread_order(resolved<Policy> const& of, Bag const& in, lanes const& batch) {
+template <class Backend, class Policy, class SignalSet>
+void refuse_unread_order(resolved<Policy> const& of, SignalSet const& in, lanes const& batch) {
   if (batch.order.data == nullptr) return;
-  bool any = scores_by_entry<score_of<Policy>, Bag> || of.scorer.any_order;
+  bool any = scores_by_entry<score_of<Policy>, SignalSet> || of.scorer.any_order;
   any = any && of.drops_one;
   with_forced(of.policy, in, [&]<class Forces, class Protect>(Forces const&, Protect const&) {
     any = any && has_candidates<Forces> && has_candidates<Protect>;
@@ -47,8 +48,8 @@ void refuse_unread_order(resolved<Policy> const& of, Bag const& in, lanes const&
 }
 
 /// Writes what a rule keeps, after the scorer has run.
-template <executor Executor, class Policy, class Bag, class Rule>
-void pick_by_rule(Executor& exec, Policy const& policy, Bag const& all_signals, Rule const& rule,
+template <executor Executor, class Policy, class SignalSet, class Rule>
+void pick_by_rule(Executor& exec, Policy const& policy, SignalSet const& all_signals, Rule const& rule,
                   score_view const& scores, keep_set const& keep) {
   using pick_type = decltype(rule.pick);
   with_first_of(policy.score, [&]<class First>(First const& first) {
@@ -63,8 +64,8 @@ void pick_by_rule(Executor& exec, Policy const& policy, Bag const& all_signals, 
 
 /// Decides, after the caller has checked everything but the data in memory. `epochs` are those of the state, which
 /// `apply` will compare.
-template <executor Executor, class Policy, class Bag>
-void decide_checked(Executor& exec, resolved<Policy> const& of, Bag const& all_signals, shape const& model,
+template <executor Executor, class Policy, class SignalSet>
+void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet const& all_signals, shape const& model,
                     plan<Executor>& into, by_lane<std::uint64_t> const& epochs = {}) {
   using score_type = score_of<Policy>;
   Policy const& policy = of.policy;
@@ -76,7 +77,7 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, Bag const& all_s
   refuse_unread_order<typename Executor::backend>(of, all_signals, scores.lanes);
   refuse_data(policy.score, exec, all_signals);
   into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no decision
-  bool const by_entry = decides_by_entry<Policy, Bag>(scores);
+  bool const by_entry = decides_by_entry<Policy, SignalSet>(scores);
   if (!of.scorer.ranks && !by_entry) policy.score.score(exec, all_signals, scores);
   auto const limit = allotted(exec, of.limit(model, into.entry_bytes()), all_signals, scores, into.shares());
   with_rule(policy, all_signals, limit, [&](auto const& rule) {
@@ -86,7 +87,7 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, Bag const& all_s
         policy.score.score(exec, all_signals, scores);
       }
     }
-    if constexpr (scores_by_entry<score_type, Bag>) {
+    if constexpr (scores_by_entry<score_type, SignalSet>) {
       if constexpr (std::same_as<decltype(rule.pick), lowest_one>) {
         if (by_entry) return void(ops::argmin_of(exec, scores, policy.score.entry_scores(all_signals), rule, keep));
       }
@@ -102,9 +103,9 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
   using backend = typename Executor::backend;
   using score_type = score_of<Policy>;
   auto const recorders = recorders_of(policy.score);
-  using bag_type = bag_of<Policy, Given, Executor>;
-  if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
-                fits<deciding_hooks<score_type, Executor, bag_type>>()) {
+  using signal_set_type = signal_set_of<Policy, Given, Executor>;
+  if constexpr (signals_complete<score_type, signal_set_type>(typename score_type::needs{}) &&
+                fits<deciding_hooks<score_type, Executor, signal_set_type>>()) {
     sole_use const in_use("decide", exec);
     check_policy("decide", policy, state.model());
     check_same_lanes("decide", "signals.lanes", in.lanes, into.lanes());
@@ -117,7 +118,7 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
     refuse_given<backend>("decide", policy.score, in);
     refuse_smaller<backend>("decide", in);
     counting_signals<Given> const counted("decide", exec, in, into.counted());
-    decide_checked(exec, of, bag_type(counted.get(), recorders, state), state.model(), into,
+    decide_checked(exec, of, signal_set_type(counted.get(), recorders, state), state.model(), into,
                    state.epochs(in.lanes.slots));
   }
 }

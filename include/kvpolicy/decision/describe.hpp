@@ -1,7 +1,7 @@
 // `describe` lists the parts and hooks that the library finds in a policy.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/decision/concepts.hpp>
 #include <kvpolicy/decision/record.hpp>
 #include <kvpolicy/decision/rule.hpp>

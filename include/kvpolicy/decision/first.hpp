@@ -76,8 +76,8 @@ template <class Rest>
 first_or_rest(keep_set, Rest) -> first_or_rest<Rest>;
 
 /// Replaces scores by +inf for the entries that are put first, and by the scores of the rest. `keep` is overwritten.
-template <class Executor, class Score, class Bag, class Rule>
-void put_first(Executor& exec, Score const& score, Bag const& in, Rule const& rule, score_view const& scores,
+template <class Executor, class Score, class SignalSet, class Rule>
+void put_first(Executor& exec, Score const& score, SignalSet const& in, Rule const& rule, score_view const& scores,
                keep_set const& keep) {
   ops::top_k(exec, scores, first_rule<Rule>{rule, scores.lanes, score.places()}, keep);
   ops::map(exec, scores, first_or_rest{keep, score.rest_scores(in)});

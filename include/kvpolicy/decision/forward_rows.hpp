@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/attention_probabilities.hpp>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/count_rows.hpp>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/applier_columns.hpp>
-#include <kvpolicy/decision/check.hpp>
+#include <kvpolicy/decision/decision_checks.hpp>
 #include <kvpolicy/decision/scratch.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -18,7 +18,7 @@ void check_batch(char const* call, Executor& exec, Policy const& policy, cache c
 }  // namespace detail
 
 /// Makes the state of one batch: the columns that the policy's recorders write, for all lanes of `in` and up to
-/// `in.lanes.bound` entries of each.
+/// `in.lanes.capacity` entries of each.
 ///
 /// - `policy`: an eviction, an admission or a selection. Several policies of one cache can use one state only if it was
 ///   made for all of them together (`cache_policy`), because appliers, `append` and `truncate` update only the state
@@ -76,7 +76,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
   plan<Executor> made(exec, in.lanes, policy.score.decides, detail::spare_rows(policy.score, turn.lanes, in.shape),
                       entry_bytes(in), most);
   detail::visit_kinds_of_rows_of_scorer(
-      policy.score, [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); });
+      policy.score, [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.capacity); });
   if (detail::resolve(policy).allots) made.add_shares(exec);
   if (in.where.kind == locating::slot_map) made.look_up_in(in.where.table);
   return made;

@@ -1,7 +1,7 @@
 // Finds entries whose query rows a recorder was not shown, where it sums over the rows of all tokens.
 #pragma once
 
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/decision/forward_rows.hpp>
 #include <kvpolicy/scorers/scorer_traits.hpp>
 #include <string>

@@ -1,8 +1,8 @@
 // `observe` passes the signals of a forward to a policy's recorders.
 #pragma once
 
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/decision/check.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/decision/decision_checks.hpp>
 #include <kvpolicy/decision/forward_rows.hpp>
 #include <kvpolicy/decision/scratch.hpp>
 

@@ -1,11 +1,11 @@
 // Functions of all decisions for the recorders of a scorer: they make a state and pass signals to the recorders.
 #pragma once
 
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/decision/forward_rows.hpp>
-#include <kvpolicy/recorders/hooks.hpp>
+#include <kvpolicy/recorders/recorder_hooks.hpp>
 #include <kvpolicy/scorers/scorer_traits.hpp>
 #include <tuple>
 #include <type_traits>
@@ -21,7 +21,7 @@ void check_state(char const* call, State const& state, std::tuple<Recorders...> 
   std::size_t at = 0;
   bool same = true;
   auto const one = [&](auto const& recorder) {
-    for (column const& each : recorder.columns(state.model(), state.lanes().bound)) {
+    for (column const& each : recorder.columns(state.model(), state.lanes().capacity)) {
       same = same && at < state.columns().size() && state.columns()[at].about == each;
       ++at;
     }
@@ -58,7 +58,7 @@ state<Executor> state_of(Executor& exec, std::tuple<Recorders...> const& recorde
   if constexpr ((fits<forgetting_hooks<Recorders, Executor>>() && ...)) {
     std::apply([&](auto const&... each) { (made.add(each), ...); }, recorders);
   }
-  auto const count = [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); };
+  auto const count = [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.capacity); };
   std::apply([&](auto const&... each) { (visit_kinds_of_rows_of(each, count), ...); }, recorders);
   return made;
 }
@@ -87,13 +87,13 @@ void refuse_part_of([[maybe_unused]] char const* call, [[maybe_unused]] Recorder
   if constexpr (requires { keeps.refuse_part(call, in); }) keeps.refuse_part(call, in);
 }
 
-/// The name of a column with an element of each entry, if the recorder does not say that it keeps such (`from_birth` or
-/// `of_entries`); otherwise empty.
+/// The name of a column with an element of each entry, if the recorder does not say that it keeps such
+/// (`known_at_append` or `of_entries`); otherwise empty.
 template <class Recorder>
 std::string undeclared_column([[maybe_unused]] Recorder const& keeps, [[maybe_unused]] shape const& model) {
-  if constexpr (!from_birth<Recorder> && !of_entries<Recorder>) {
+  if constexpr (!known_at_append<Recorder> && !of_entries<Recorder>) {
     for (column const& each : keeps.columns(model, 1)) {
-      if (each.one == per::lane_entry) return each.name;
+      if (each.extent == column_extent::lane_entry) return each.name;
     }
   }
   return {};
@@ -112,7 +112,7 @@ void record_some(Executor& exec, std::tuple<Recorders...> const& recorders, Give
         if (in.has_all(typename recorder_type::needs{})) keeps.observe(exec, in, state.columns_from(first, in.lanes));
       }
     }
-    first += keeps.columns(state.model(), state.lanes().bound).size();
+    first += keeps.columns(state.model(), state.lanes().capacity).size();
   };
   if constexpr ((fits<observing_hooks<Recorders, Executor, Given>>() && ...)) {
     [&]<std::size_t... I>(std::index_sequence<I...>) {

@@ -1,16 +1,16 @@
 // The parts of a policy as one value, the rule, which verbs call for every entry.
 #pragma once
 
-#include <kvpolicy/budget/allot.hpp>
-#include <kvpolicy/budget/budget.hpp>
-#include <kvpolicy/budget/pick.hpp>
-#include <kvpolicy/budget/seen.hpp>
 #include <kvpolicy/core/observed.hpp>
-#include <kvpolicy/decision/hooks.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/decision/decision_hooks.hpp>
+#include <kvpolicy/parts/allot.hpp>
+#include <kvpolicy/parts/budget.hpp>
+#include <kvpolicy/parts/pick.hpp>
+#include <kvpolicy/parts/protect.hpp>
+#include <kvpolicy/parts/seen.hpp>
+#include <kvpolicy/parts/trigger.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/scorer_traits.hpp>
-#include <kvpolicy/trigger/trigger.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE {
@@ -80,17 +80,17 @@ constexpr auto forces_of(Score const& score) {
 /// A scorer whose `forces` takes no signals, and one whose `forces` takes them.
 template <class Score>
 concept says_what_it_forces = requires(Score const& score) { score.forces(); };
-template <class Score, class Bag>
-concept forces_by_signals = requires(Score const& score, Bag const& in) { score.forces(in); };
+template <class Score, class SignalSet>
+concept forces_by_signals = requires(Score const& score, SignalSet const& in) { score.forces(in); };
 
 /// The question of `forces_of`: see `ask`.
-template <class Bag>
+template <class SignalSet>
 struct asks_what_it_forces {
-  Bag const& in;
+  SignalSet const& in;
   template <class Score>
-    requires(says_what_it_forces<Score> || forces_by_signals<Score, Bag>)
+    requires(says_what_it_forces<Score> || forces_by_signals<Score, SignalSet>)
   constexpr auto operator()(Score const& score) const {
-    if constexpr (forces_by_signals<Score, Bag>) {
+    if constexpr (forces_by_signals<Score, SignalSet>) {
       static_assert(may_rank_candidates<Score>, "kvpolicy: a scorer whose signals say what it forces ranks candidates");
       return score.forces(in);
     } else {
@@ -100,9 +100,9 @@ struct asks_what_it_forces {
 };
 
 /// The same for a scorer whose forced entries may depend on the signals: it has `forces(in)`.
-template <class Score, class Bag>
-constexpr auto forces_of(Score const& score, Bag const& in) {
-  return ask(score, asks_what_it_forces<Bag>{in}, nothing{});
+template <class Score, class SignalSet>
+constexpr auto forces_of(Score const& score, SignalSet const& in) {
+  return ask(score, asks_what_it_forces<SignalSet>{in}, nothing{});
 }
 
 /// Fires if the policy's trigger and the scorer's own trigger both fire.
@@ -198,8 +198,8 @@ resolved<Policy> resolve(Policy const& policy) {
 
 /// Calls visit(forces, protection) with what the scorer forces and what the policy protects. What an erased scorer
 /// forces and what is protected are one protection.
-template <class Policy, class Bag, class Visit>
-void with_forced(Policy const& policy, Bag const& in, Visit const& visit) {
+template <class Policy, class SignalSet, class Visit>
+void with_forced(Policy const& policy, SignalSet const& in, Visit const& visit) {
   if constexpr (erased<std::remove_cvref_t<decltype(policy.score)>>) {
     auto forced = policy.score.forces(in);
     forced.join(policy.protect);
@@ -209,8 +209,8 @@ void with_forced(Policy const& policy, Bag const& in, Visit const& visit) {
   }
 }
 
-/// What a rule keeps of the signals that know what was observed: their address if they offer it (`referred`), else a
-/// copy.
+/// The form in which a rule holds the signals that know what was observed: by reference if their type offers
+/// `referred()`, by value otherwise.
 template <class Observed>
 constexpr auto kept_by_rule(Observed const& of) {
   if constexpr (requires { of.referred(); }) {
@@ -228,8 +228,8 @@ inline constexpr bool evicts = !requires(Policy const& policy) {
 };
 
 /// Calls visit(rule) with the rule of a policy. `limit` is its budget in entries.
-template <class Policy, class Bag, class Budget, class Visit>
-void with_rule(Policy const& policy, Bag const& in, Budget const& limit, Visit const& visit) {
+template <class Policy, class SignalSet, class Budget, class Visit>
+void with_rule(Policy const& policy, SignalSet const& in, Budget const& limit, Visit const& visit) {
   auto const observed = observed_by(policy.score, in);
   with_pick(pick_of(policy), [&](auto const& pick) {
     with_forced(policy, in, [&](auto const& forced, auto const& protect) {

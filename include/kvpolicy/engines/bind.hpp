@@ -106,7 +106,7 @@ inline void refuse_uneven(capabilities const& can, applier_effects by, keep_set 
   for (int i = 0; i < in.lanes.size(); ++i) {
     lane first = in.lanes.at(i);
     first.head = 0;
-    if (can.lengths == granularity::token) first.layer = in.lanes.layer_begin;
+    if (can.lengths == granularity::sequence) first.layer = in.lanes.layer_begin;
     int const mine = survivors(keep, in, by, i);
     int const other = survivors(keep, in, by, in.lanes.index(first));
     expects(

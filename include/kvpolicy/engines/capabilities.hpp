@@ -33,8 +33,8 @@ enum class applier { compact, compact_rerotated, list_rewrite, dead_slot, mask, 
 /// sequence, `layer` one for the heads of a layer, and `lane` one for each lane.
 struct capabilities {
   char const* name = "";
-  granularity tables = granularity::token;   ///< of the slot lists or block tables that locate entries
-  granularity lengths = granularity::token;  ///< of the number of entries that attention reads
+  granularity tables = granularity::sequence;   ///< of the slot lists or block tables that locate entries
+  granularity lengths = granularity::sequence;  ///< of the number of entries that attention reads
   std::optional<granularity> masks{};  ///< of the masks over the pool that kernels read; empty: kernels read no mask
   bool frees_tokens = false;           ///< any single token can leave a sequence, through a list of slots or a call
   bool frees_blocks = false;           ///< any whole block can leave a sequence
@@ -93,7 +93,7 @@ struct capabilities {
 /// only moves rows can treat each lane separately. Any other is limited by the granularity of the engine's tables or
 /// masks.
 [[nodiscard]] constexpr granularity finest(capabilities const& can, applier_effects by) {
-  if (by.masks) return can.masks.value_or(granularity::token);
+  if (by.masks) return can.masks.value_or(granularity::sequence);
   return by.moves_rows && !by.edits_list ? granularity::lane : can.tables;
 }
 [[nodiscard]] constexpr granularity finest(capabilities const& can, applier by) { return finest(can, effects_of(by)); }

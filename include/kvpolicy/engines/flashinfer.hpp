@@ -61,11 +61,11 @@ struct flashinfer_pages {
     auto const plane_of = [&](std::byte* const* data, page_strides const& by, int dims) {
       std::int64_t const width = bytes_of(element);
       return plane{.element = element,
-                   .dims = detail::row_dims("flashinfer.view", element, dims, row_bytes),
-                   .unit = by.page * width,
-                   .token = by.token * width,
-                   .head = by.head * width,
-                   .dim = width,
+                   .channels = detail::row_dims("flashinfer.view", element, dims, row_bytes),
+                   .unit_stride = by.page * width,
+                   .token_stride = by.token * width,
+                   .head_stride = by.head * width,
+                   .channel_stride = width,
                    .bases = {.data = data, .layer = 1}};
     };
     return {.shape = shape,

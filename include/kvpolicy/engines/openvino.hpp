@@ -21,7 +21,7 @@ struct openvino {
   /// The pipeline drops whole blocks, and equally many in every layer. It does not rewrite rows.
   static constexpr capabilities can{.name = "openvino",
                                     .tables = granularity::layer,
-                                    .lengths = granularity::token,
+                                    .lengths = granularity::sequence,
                                     .frees_blocks = true,
                                     .position_gaps = true,
                                     .prefix_reuse = true,

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <limits>
 #include <span>
@@ -137,8 +137,8 @@ inline void write_head_tables(cache const& in, int layer, head_tables const& out
 /// - throws: `invalid_argument` if the lane has no table, or fewer places than are asked for.
 inline void write_slot_mapping(cache const& in, lane this_lane, int first, std::span<std::int64_t> out) {
   detail::check_paged("write_slot_mapping", in, this_lane.layer);
-  expects(first >= 0 && first + std::ssize(out) <= in.lanes.bound, "write_slot_mapping", "first", first,
-          [&] { return "a lane has room for " + std::to_string(in.lanes.bound) + " entries"; });
+  expects(first >= 0 && first + std::ssize(out) <= in.lanes.capacity, "write_slot_mapping", "first", first,
+          [&] { return "a lane has room for " + std::to_string(in.lanes.capacity) + " entries"; });
   for (std::size_t i = 0; i < out.size(); ++i) {
     place const at = in.where.at(this_lane, first + static_cast<int>(i));
     out[i] = at.unit * in.where.unit_tokens + at.token;

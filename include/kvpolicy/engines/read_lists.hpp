@@ -45,7 +45,7 @@ struct read_size {
 /// Checks that the pages of `page` entries were chosen for these lanes, and that the lanes have not grown since.
 inline void check_chosen(char const* call, keep_set const& chosen, lanes const& batch, int page, int layer) {
   expects(chosen.indices != nullptr, call, "chosen", "empty", "select comes before reading");
-  expects(chosen.of == unit::page, call, "chosen.of", "tokens", "a selection chooses pages");
+  expects(chosen.items == item::page, call, "chosen.items", "tokens", "a selection chooses pages");
   expects(page >= 1, call, "page", page, "a page holds at least one entry");
   expects(layer >= chosen.lanes.layer_begin && layer < chosen.lanes.layer_end, call, "layer", layer, [&] {
     return "the selection is of layers " + std::to_string(chosen.lanes.layer_begin) + " to " +
@@ -53,7 +53,7 @@ inline void check_chosen(char const* call, keep_set const& chosen, lanes const& 
   });
   for (int row = 0; row < batch.sequences * batch.heads; ++row) {
     lane const one{batch.sequence_begin + row / batch.heads, layer, row % batch.heads};
-    int const seen = chosen.seen[chosen.lanes.index(one)];
+    int const seen = chosen.entry_count[chosen.lanes.index(one)];
     int const now = kvpolicy::detail::pages_for(batch.committed(one), page);
     expects(
         seen == now, call, "chosen", [&] { return "made for " + std::to_string(seen) + " pages of a lane"; },

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <string_view>
 
 namespace KVPOLICY_NAMESPACE::engines {
@@ -68,12 +68,12 @@ struct origin {
   int const width = bytes_of(element);
   plane made{.base = at.base,
              .element = element,
-             .dims = static_cast<int>(of.dims),
-             .layer = stride_along('L', order, of, width),
-             .unit = stride_along('B', order, of, width),
-             .token = stride_along('N', order, of, width),
-             .head = stride_along('H', order, of, width),
-             .dim = stride_along('D', order, of, width)};
+             .channels = static_cast<int>(of.dims),
+             .layer_stride = stride_along('L', order, of, width),
+             .unit_stride = stride_along('B', order, of, width),
+             .token_stride = stride_along('N', order, of, width),
+             .head_stride = stride_along('H', order, of, width),
+             .channel_stride = stride_along('D', order, of, width)};
   if (at.layers != nullptr) {
     made.bases = {.data = at.layers, .layer = 1};
   } else if (at.base != nullptr) {

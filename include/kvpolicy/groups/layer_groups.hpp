@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/slots.hpp>
 #include <string>
 #include <utility>

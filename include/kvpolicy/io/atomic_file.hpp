@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <random>
 #include <string>
 #include <string_view>

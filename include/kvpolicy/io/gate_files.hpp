@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/io/safetensors.hpp>
 #include <kvpolicy/ops/retention_gates.hpp>
 #include <kvpolicy/ops/write_gates.hpp>

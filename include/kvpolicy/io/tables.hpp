@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/io/safetensors.hpp>
-#include <kvpolicy/tables/model_tables.hpp>
+#include <kvpolicy/parts/model_tables.hpp>
 #include <string>
 #include <utility>
 

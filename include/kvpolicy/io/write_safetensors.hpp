@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/io/atomic_file.hpp>
 #include <limits>
 #include <map>

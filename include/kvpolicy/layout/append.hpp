@@ -1,8 +1,8 @@
 // `append`, `commit` and `truncate` add and remove entries at the end of a lane.
 #pragma once
 
-#include <kvpolicy/core/check.hpp>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <limits>
@@ -85,7 +85,7 @@ void truncate_checked(Executor& exec, cache const& in, state<Executor>& state, i
               sizeof slot);
     if constexpr (requires { exec.synchronize(); }) exec.synchronize();
   }
-  state.clear(exec, slot, in.lanes.layer_begin, in.lanes.layer_end, per::session);
+  state.clear(exec, slot, in.lanes.layer_begin, in.lanes.layer_end, column_extent::session);
 }
 
 }  // namespace detail

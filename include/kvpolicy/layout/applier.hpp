@@ -3,7 +3,7 @@
 
 #include <concepts>
 #include <kvpolicy/core/applier_columns.hpp>
-#include <kvpolicy/core/hook_checks.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
 #include <kvpolicy/layout/edit.hpp>
 #include <kvpolicy/layout/effects.hpp>
 #include <kvpolicy/ops/scratch.hpp>
@@ -101,7 +101,8 @@ consteval bool raises_epochs(verbs<Verbs...>) {
 /// Three members are optional:
 ///
 /// - `using verbs = kvpolicy::verbs<...>` lists the verbs that it runs and that need scratch memory.
-/// - `std::vector<column> columns(cache const& in) const`: columns of `per::lane_entry` that it keeps for itself.
+/// - `std::vector<column> columns(cache const& in) const`: columns of `column_extent::lane_entry` that it keeps for
+/// itself.
 ///   `make_state` adds them to the state if it is given the applier, and every applier moves them with the entries.
 /// - `static constexpr bool takes_dropped = true`: it also accepts plans that list the dropped entries (`lowest_one`).
 ///

@@ -31,11 +31,12 @@ struct dead_slot {
   by_lane<int> map{};              ///< the engine's slot of every position, as writable memory
   by_lane<int const> map_begin{};  ///< where a lane's positions begin in its row of the map; null: at 0
   int dead = 0;                    ///< the reserved slot
-  by_lane<int const> prefix{};     ///< positions below it are protected and never redirected; null: none
-  by_lane<int const> locked{};  ///< slots of positions below it belong to a prefix tree and are never freed; null: none
-  Shared shared{};              ///< KVPOLICY_HD bool(int slot): true if another owner uses the slot; it is never freed
-  unit_list freed{};            ///< out: slots to free, each once; `bound` ints for each row of the list
-  unit_list released{};         ///< out: shared or locked slots that this sequence no longer uses
+  by_lane<int const> protected_prefix{};  ///< positions below it are protected and never redirected; null: none
+  by_lane<int const>
+      locked_prefix{};   ///< slots of positions below it belong to a prefix tree and are never freed; null: none
+  Shared shared{};       ///< KVPOLICY_HD bool(int slot): true if another owner uses the slot; it is never freed
+  unit_list freed{};     ///< out: slots to free, each once; `capacity` ints for each row of the list
+  unit_list released{};  ///< out: shared or locked slots that this sequence no longer uses
 
   static constexpr auto name = "dead_slot";
   static constexpr applier_effects effects{.edits_list = true, .redirects = true};
@@ -60,8 +61,8 @@ struct dead_slot {
             .map = map,
             .map_begin = map_begin,
             .dead = dead,
-            .prefix = prefix,
-            .locked = locked,
+            .protected_prefix = protected_prefix,
+            .locked_prefix = locked_prefix,
             .shared = shared,
             .freed = freed,
             .released = released};

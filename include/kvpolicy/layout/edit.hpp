@@ -1,9 +1,9 @@
 // Checks and edits that several appliers share.
 #pragma once
 
-#include <kvpolicy/core/check.hpp>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/check_pointers.hpp>
+#include <kvpolicy/core/contract/check.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/check_pointers.hpp>
 #include <kvpolicy/core/plan.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/entries.hpp>
@@ -18,7 +18,7 @@ template <class T>
 void check_apart(char const* call, char const* name, by_lane<T> const& table, lanes const& batch, granularity decides,
                  shape const& model) {
   bool const whole = batch.layers() == model.layers;
-  bool const all_layers = whole && (decides == granularity::token || model.layers == 1);
+  bool const all_layers = whole && (decides == granularity::sequence || model.layers == 1);
   bool const all_heads = decides != granularity::lane || batch.heads == 1;
   expects(table.layer != 0 || all_layers, call, name, "shared by layers",
           "these layers decide apart: reduce_lanes makes them decide together");
@@ -46,7 +46,7 @@ template <executor Executor>
 void check_decided(plan<Executor> const& decided, cache const& in, state<Executor> const& state, bool takes_dropped) {
   keep_set const& keep = decided.keep();
   decided.expects_decision("apply");
-  expects(keep.of == unit::token, "apply", "plan.keep", "pages", "appliers take tokens");
+  expects(keep.items == item::token, "apply", "plan.keep", "pages", "appliers take tokens");
   expects(keep.lists == side::kept || takes_dropped, "apply", "plan.keep", "the entries that lowest_one drops",
           "this applier takes those that are kept: overwrite takes both");
   check_cache("apply", in);

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/slot_history.hpp>
 #include <limits>

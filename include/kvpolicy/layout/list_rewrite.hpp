@@ -18,7 +18,7 @@ namespace KVPOLICY_NAMESPACE {
 template <class Shared = nobody>
 struct list_rewrite {
   by_lane<int> list{};   ///< the table that the cache's locator reads, as writable memory
-  unit_list freed{};     ///< out: slots to free, each once; `bound` ints for each row of the list
+  unit_list freed{};     ///< out: slots to free, each once; `capacity` ints for each row of the list
   Shared shared{};       ///< KVPOLICY_HD bool(int slot): true if another owner uses the slot; it is never freed
   unit_list released{};  ///< out: shared slots that the lane no longer uses
 

@@ -1,9 +1,9 @@
 // `restore_order` sorts the entries of lanes by position.
 #pragma once
 
-#include <kvpolicy/core/check.hpp>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/check_pointers.hpp>
+#include <kvpolicy/core/contract/check.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/check_pointers.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/layout/edit.hpp>
 #include <kvpolicy/ops/argmin.hpp>
@@ -28,7 +28,7 @@ void check_sorting(cache const& in, state<Executor> const& state, by_lane<int> c
     for (int i = 0; i < in.lanes.size(); ++i) {
       lane const one = in.lanes.at(i);
       int const count = *in.lanes.count.row(one);
-      expects(in.lanes.order.row(one)->ascends() || count < in.lanes.bound, "restore_order", "lanes.count", count,
+      expects(in.lanes.order.row(one)->ascends() || count < in.lanes.capacity, "restore_order", "lanes.count", count,
               "rows are sorted by way of a free place behind the last entry: the lane is full");
     }
   }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/lifecycle/slot.hpp>
 #include <kvpolicy/ops/copy_rows.hpp>
 #include <string>
@@ -27,7 +27,7 @@ template <executor Executor>
 [[nodiscard]] slot_pages pages_of_slot(char const* call, Executor& exec, cache const& all, by_lane<int> const& table,
                                        int slot) {
   int const page = all.where.unit_tokens;
-  auto const pages = static_cast<std::size_t>((all.lanes.bound + page - 1) / page);
+  auto const pages = static_cast<std::size_t>((all.lanes.capacity + page - 1) / page);
   std::vector<int> const counts = counts_of(exec, all, slot);
   slot_pages made;
   for_each_own_row(table, all.lanes, slot, [&](lane one) {
@@ -39,9 +39,9 @@ template <executor Executor>
   for (std::size_t i = 0; i < counts.size(); ++i) {
     lane const one = all.lanes.at(static_cast<int>(i));
     expects(
-        counts[i] >= 0 && counts[i] <= all.lanes.bound, call, "lanes.count",
+        counts[i] >= 0 && counts[i] <= all.lanes.capacity, call, "lanes.count",
         [&] { return std::to_string(counts[i]) + " in " + spell_lane_of(all.lanes, {slot, one.layer, one.head}); },
-        [&] { return "a lane holds 0 to " + std::to_string(all.lanes.bound) + " entries, its `bound`"; });
+        [&] { return "a lane holds 0 to " + std::to_string(all.lanes.capacity) + " entries, its `capacity`"; });
     int const layer = table.layer == 0 ? 0 : one.layer - all.lanes.layer_begin;
     int& used = made.used[static_cast<std::size_t>(layer * heads + (table.head == 0 ? 0 : one.head))];
     used = std::max(used, (counts[i] + page - 1) / page);
@@ -55,8 +55,8 @@ template <executor Executor>
 
 /// Refuses a page of `now` that is not the one before, unless it is in the pool and the slot has it once.
 inline void check_replaced(char const* call, cache const& all, slot_pages const& before, std::vector<int> const& now) {
-  bool const one_of_layers = all.k.layer == 0 && all.k.bases.layer == 0;
-  bool const one_of_heads = all.k.head == 0 && all.k.bases.head == 0;
+  bool const one_of_layers = all.k.layer_stride == 0 && all.k.bases.layer == 0;
+  bool const one_of_heads = all.k.head_stride == 0 && all.k.bases.head == 0;
   std::size_t const heads = all.where.table.head == 0 ? 1 : static_cast<std::size_t>(all.lanes.heads);
   std::size_t const width = now.size() / before.used.size();
   struct named {

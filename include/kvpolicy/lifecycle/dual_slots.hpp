@@ -23,9 +23,9 @@ class pages_to_take {
       of_lane_.push_back((count + all.page() - 1) / all.page());
       total_ += of_lane_.back();
     }
-    left_ = fetched(exec, all.pages.count, 1).front();
+    left_ = fetched(exec, all.free_pages.count, 1).front();
     expects(total_ <= left_, call, "pages", total_, [&] { return "the pool has " + std::to_string(left_) + " left"; });
-    free_ = fetched(exec, all.pages.free + left_ - total_, static_cast<std::size_t>(total_));
+    free_ = fetched(exec, all.free_pages.free + left_ - total_, static_cast<std::size_t>(total_));
   }
 
   /// Writes the tables of a slot, which holds no page. A lane's pages are in the order in which decoding takes them.
@@ -44,7 +44,7 @@ class pages_to_take {
       next += of_lane_[i];
     }
     int const left = left_ - total_;
-    put(all_.pages.count, &left, 1);
+    put(all_.free_pages.count, &left, 1);
   }
 
  private:
@@ -66,7 +66,7 @@ class pages_to_hand_over {
       std::vector<int> const row = fetched(exec, all.table.row(one), static_cast<std::size_t>(held_.back()));
       pages_.insert(pages_.end(), row.begin(), row.end());
     });
-    none_.assign(pages_.size(), all.pages.sentinel);
+    none_.assign(pages_.size(), all.free_pages.sentinel);
   }
 
   void run(Executor& exec, int to) const {
@@ -81,7 +81,7 @@ class pages_to_hand_over {
       lane const there{to, one.layer, one.head};
       put(all_.table.row(there), next, count);
       put(all_.num_pages.row(there), &count, 1);
-      if (all_.pages.sentinel >= 0) put(all_.table.row(one), none_.data(), count);
+      if (all_.free_pages.sentinel >= 0) put(all_.table.row(one), none_.data(), count);
       put(all_.num_pages.row(one), &nothing, 1);
       next += count;
     });
@@ -99,7 +99,7 @@ template <class DualState>
 void check_dual_slots(char const* call, dual_cache const& all, DualState const& state) {
   check_dual(call, all);
   check_slots_of(call, all.window, state.window);
-  check_slots_of(call, all.global.entries, state.global);
+  check_slots_of(call, all.pages.entries, state.pages);
 }
 
 /// Sets where the ring of a slot begins.
@@ -118,10 +118,10 @@ template <executor Executor, class DualState>
 void fork(Executor& exec, dual_cache& all, DualState& state, int from, int to) {
   detail::sole_use const in_use("fork", exec);
   detail::check_dual_slots("fork", all, state);
-  cache const& entries = all.global.entries;
+  cache const& entries = all.pages.entries;
   detail::slot_copy<Executor> const window("fork", exec, all.window, state.window, from, to, rows::copy);
-  detail::slot_copy<Executor> const global("fork", exec, entries, state.global, from, to, rows::copy);
-  detail::pages_to_take<Executor> pages("fork", exec, all.global, detail::counts_of(exec, entries, from));
+  detail::slot_copy<Executor> const global("fork", exec, entries, state.pages, from, to, rows::copy);
+  detail::pages_to_take<Executor> pages("fork", exec, all.pages, detail::counts_of(exec, entries, from));
   pages.take(exec, to);
   detail::set_oldest(exec, all, to, 0);
   window.run(exec);
@@ -133,13 +133,13 @@ template <executor Executor, class DualState>
 void move(Executor& exec, dual_cache& all, DualState& state, int from, int to) {
   detail::sole_use const in_use("move", exec);
   detail::check_dual_slots("move", all, state);
-  cache const& entries = all.global.entries;
+  cache const& entries = all.pages.entries;
   std::span<int const> const old(&from, 1);
   detail::slot_copy<Executor> const window("move", exec, all.window, state.window, from, to, rows::copy);
-  detail::slot_copy<Executor> const global("move", exec, entries, state.global, from, to, rows::leave);
+  detail::slot_copy<Executor> const global("move", exec, entries, state.pages, from, to, rows::leave);
   detail::slot_reset<Executor> const old_window(exec, all.window, state.window, old);
-  detail::slot_reset<Executor> const old_global(exec, entries, state.global, old);
-  detail::pages_to_hand_over<Executor> const pages(exec, all.global, from);
+  detail::slot_reset<Executor> const old_global(exec, entries, state.pages, old);
+  detail::pages_to_hand_over<Executor> const pages(exec, all.pages, from);
   pages.run(exec, to);
   detail::set_oldest(exec, all, to, 0);
   window.run(exec);
@@ -151,7 +151,7 @@ void move(Executor& exec, dual_cache& all, DualState& state, int from, int to) {
 /// The number of bytes that `save` writes for a slot of a dual cache: those of the window, and those of the pages.
 template <executor Executor, class DualState>
 [[nodiscard]] std::size_t saved_bytes(Executor& exec, dual_cache const& all, DualState const& state, int slot) {
-  return saved_bytes(exec, all.window, state.window, slot) + saved_bytes(exec, all.global.entries, state.global, slot);
+  return saved_bytes(exec, all.window, state.window, slot) + saved_bytes(exec, all.pages.entries, state.pages, slot);
 }
 
 /// As `save` of a cache, for a dual cache. Its pages go back to the free list when the slot is reset.
@@ -163,7 +163,7 @@ std::size_t save(Executor& exec, dual_cache const& all, DualState const& state, 
   expects(to.size() >= bytes, "save", "to", to.size(), [&] { return "saved_bytes says " + std::to_string(bytes); });
   std::size_t const of_window = saved_bytes(exec, all.window, state.window, slot);
   detail::slot_save<Executor> const window(exec, all.window, state.window, slot, to.first(of_window), rows::copy);
-  detail::slot_save<Executor> const global(exec, all.global.entries, state.global, slot, to.subspan(of_window),
+  detail::slot_save<Executor> const global(exec, all.pages.entries, state.pages, slot, to.subspan(of_window),
                                            rows::copy);
   return window.run(exec) + global.run(exec);
 }
@@ -178,12 +178,12 @@ void load(Executor& exec, dual_cache& all, DualState& state, int slot, std::span
   detail::check_dual_slots(call, all, state);
   auto const header = detail::saved_reader(call, from).template take<detail::saved_header>();
   auto const bytes = std::min<std::size_t>(from.size(), static_cast<std::size_t>(header.bytes));
-  cache const& entries = all.global.entries;
+  cache const& entries = all.pages.entries;
   detail::slot_load<Executor> const window(call, exec, all.window, state.window, slot, from.first(bytes), rows::copy);
-  detail::slot_load<Executor> const global(call, exec, entries, state.global, slot, from.subspan(bytes), rows::copy);
+  detail::slot_load<Executor> const global(call, exec, entries, state.pages, slot, from.subspan(bytes), rows::copy);
   detail::check_free(call, "slot", exec, all.window, state.window, slot);
-  detail::check_free(call, "slot", exec, entries, state.global, slot);
-  detail::pages_to_take<Executor> taken(call, exec, all.global, global.counts());
+  detail::check_free(call, "slot", exec, entries, state.pages, slot);
+  detail::pages_to_take<Executor> taken(call, exec, all.pages, global.counts());
   taken.take(exec, slot);
   detail::set_oldest(exec, all, slot, 0);
   window.run(exec);

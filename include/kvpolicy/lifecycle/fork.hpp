@@ -26,7 +26,7 @@ void copy_columns(Executor& exec, state<Executor> const& from, int source, state
       continue;
     }
     auto const row = [](recorded_column const& of, int slack) {  // its bytes without those that a slide needs
-      return of.rows.head - (of.about.one == per::lane_entry ? std::int64_t{slack} * of.about.bytes : 0);
+      return of.rows.head - (of.about.extent == column_extent::lane_entry ? std::int64_t{slack} * of.about.bytes : 0);
     };
     auto const bytes = static_cast<std::size_t>(std::min(row(read, from.slack()), row(written, to.slack())));
     for_each_own_row(read.rows, from.lanes(), source, [&](lane one) {
@@ -45,7 +45,7 @@ void copy_lanes(Executor& exec, lanes const& all, int source, int target) {
   for_each_own_row(all.count, all, source,
                    [&](lane one) { copy(all.count.row(lane{target, one.layer, one.head}), all.count.row(one), 1); });
   for_each_own_row(all.position, all, source, [&](lane one) {
-    copy(all.position.row(lane{target, one.layer, one.head}), all.position.row(one), all.bound);
+    copy(all.position.row(lane{target, one.layer, one.head}), all.position.row(one), all.capacity);
   });
   if (all.order.data != nullptr) {
     for_each_own_row(all.order, all, source, [&](lane one) {
@@ -69,8 +69,8 @@ class slot_copy {
     expects(from != to, call, "to", to, "it is the slot that is copied");
     check_free(call, "to", exec, all, of, to);
     for (int const count : counts_of(exec, all, from)) {
-      expects(count >= 0 && count <= all.lanes.bound, call, "lanes.count", count,
-              [&] { return "a lane holds 0 to " + std::to_string(all.lanes.bound) + " entries, its `bound`"; });
+      expects(count >= 0 && count <= all.lanes.capacity, call, "lanes.count", count,
+              [&] { return "a lane holds 0 to " + std::to_string(all.lanes.capacity) + " entries, its `capacity`"; });
     }
     if (what != rows::copy) return;
     source_.emplace(exec, all, from);

@@ -61,12 +61,12 @@ template <executor Executor, class Policy>
 void grow(Executor& exec, Policy const& policy, cache const& larger, state<Executor>& state) {
   detail::sole_use const in_use("grow", exec);
   lanes const& old = state.lanes();
-  expects(larger.lanes.bound > old.bound, "grow", "lanes.bound", larger.lanes.bound,
-          [&] { return "the state has room for " + std::to_string(old.bound) + " entries a lane"; });
+  expects(larger.lanes.capacity > old.capacity, "grow", "lanes.capacity", larger.lanes.capacity,
+          [&] { return "the state has room for " + std::to_string(old.capacity) + " entries a lane"; });
   kvpolicy::state<Executor> made = make_state(exec, policy, larger, state.slack());
   for (std::size_t i = state.recorder_columns(); i < state.columns().size(); ++i) made.add(state.columns()[i].about);
   lanes same = larger.lanes;
-  same.bound = old.bound;
+  same.capacity = old.capacity;
   detail::check_same_lanes("grow", "cache.lanes", same, old);
   expects(made.model() == state.model(), "grow", "cache.shape", "another model's", "the state keeps its requests");
   expects(detail::hash_of(made.columns()) == detail::hash_of(state.columns()), "grow", "policy", "another one",

@@ -72,10 +72,10 @@ void reset(Executor& exec, dual_cache& all, DualState& state, std::span<int cons
   detail::sole_use const in_use("reset", exec);
   detail::check_dual("reset", all);
   detail::slot_reset<Executor> const window(exec, all.window, state.window, slots);
-  detail::slot_reset<Executor> const global(exec, all.global.entries, state.global, slots);
+  detail::slot_reset<Executor> const global(exec, all.pages.entries, state.pages, slots);
   window.run(exec);
   global.run(exec);
-  ops::release_pages(exec, all.global);
+  ops::release_pages(exec, all.pages);
 }
 /// The same for one slot.
 template <executor Executor, class DualState>

@@ -112,7 +112,7 @@ template <executor Executor>
     made.turned = reader.template take_many<turn_ends>(made.layout.counts.size());
   }
   for (int const count : made.layout.counts) {
-    expects(count >= 0 && count <= all.lanes.bound, call, "lanes.bound", all.lanes.bound,
+    expects(count >= 0 && count <= all.lanes.capacity, call, "lanes.capacity", all.lanes.capacity,
             [&] { return "a lane of the saved slot holds " + std::to_string(count) + " entries"; });
     expects(made.drafts >= 0 && made.drafts <= count, call, "drafts", made.drafts,
             "a lane's drafts are among its entries");

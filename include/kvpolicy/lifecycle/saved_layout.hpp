@@ -59,7 +59,7 @@ void lay_out(char const* call, cache const& all, State const& state, bool with_r
     for (int const count : made.counts) made.columns += bytes_of_lane(each, count);
   }
   auto const add = [&](plane const& rows) {
-    made.planes.push_back(entries * static_cast<std::size_t>(rows.dims) *
+    made.planes.push_back(entries * static_cast<std::size_t>(rows.channels) *
                           static_cast<std::size_t>(bytes_of(rows.element)));
   };
   if (with_rows) for_each_moved_plane(all, add);
@@ -78,8 +78,8 @@ template <executor Executor>
       (state.history().used(slot) ? slot_is_used : 0) | (state.history().turned(slot) ? slot_is_turned : 0);
   made.counts = counts_of(exec, all, slot);
   for (int const count : made.counts) {
-    expects(count >= 0 && count <= all.lanes.bound, call, "lanes.count", count,
-            [&] { return "a lane holds 0 to " + std::to_string(all.lanes.bound) + " entries, its `bound`"; });
+    expects(count >= 0 && count <= all.lanes.capacity, call, "lanes.count", count,
+            [&] { return "a lane holds 0 to " + std::to_string(all.lanes.capacity) + " entries, its `capacity`"; });
   }
   lay_out(call, all, state, what == rows::copy, made);
   return made;
@@ -138,15 +138,15 @@ class saved_rows {
  private:
   /// A plane of saved rows. Those of the `heads` of a token lie side by side, or, if it is 0, those of a lane.
   [[nodiscard]] static plane saved_plane(plane const& like, std::byte* base, int heads) {
-    std::int64_t const row = std::int64_t{like.dims} * bytes_of(like.element);
+    std::int64_t const row = std::int64_t{like.channels} * bytes_of(like.element);
     return {.base = base,
             .element = like.element,
-            .dims = like.dims,
-            .layer = 0,
-            .unit = 0,
-            .token = heads > 0 ? row * heads : row,
-            .head = heads > 0 ? row : 0,
-            .dim = bytes_of(like.element)};
+            .channels = like.channels,
+            .layer_stride = 0,
+            .unit_stride = 0,
+            .token_stride = heads > 0 ? row * heads : row,
+            .head_stride = heads > 0 ? row : 0,
+            .channel_stride = bytes_of(like.element)};
   }
   using numbers = typename Executor::template buffer<int>;
   static void copy_in(Executor& exec, numbers& to, std::vector<int> const& from) {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <span>
 #include <string>
@@ -72,7 +72,7 @@ class hash_of_parts {
   hash_of_parts hash;
   for (recorded_column const& each : columns) {
     hash.add(each.about.name);
-    hash.add(static_cast<std::int64_t>(each.about.one));
+    hash.add(static_cast<std::int64_t>(each.about.extent));
     hash.add(static_cast<std::int64_t>(each.about.rule));
     hash.add(each.about.bytes);
     hash.add(each.about.page > 0 ? each.about.page : each.about.units);  // the number of pages follows from the bound
@@ -84,7 +84,7 @@ class hash_of_parts {
   hash_of_parts hash;
   auto const add = [&](plane const& rows) {
     hash.add(static_cast<std::int64_t>(rows.element));
-    hash.add(rows.dims);
+    hash.add(rows.channels);
   };
   for_each_moved_plane(in, add);
   return hash.value();

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <kvpolicy/core/check.hpp>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/check_pointers.hpp>
+#include <kvpolicy/core/contract/check.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/check_pointers.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/slots.hpp>
 #include <kvpolicy/core/state.hpp>

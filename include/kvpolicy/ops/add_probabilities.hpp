@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/attention_probabilities.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
@@ -17,7 +17,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - in, out: `mass`, float32, one number for each entry of a lane.
 /// - range: sums are taken in float32, head by head and row by row. A NaN makes its entry NaN.
 /// - cost: reads each probability once: O(group * rows * entries) per lane; no scratch.
-/// - throws: `invalid_argument` if query heads are not a multiple of the KV heads, if a row is shorter than `bound`
+/// - throws: `invalid_argument` if query heads are not a multiple of the KV heads, if a row is shorter than `capacity`
 ///   needs (on the host: than the lane's entries), or if `group` is `last`. Then nothing was changed.
 struct add_probabilities_t : verb<add_probabilities_t> {
   static constexpr auto name = "add_probabilities";

@@ -32,7 +32,7 @@ struct all_reduce_t {
   template <executor Executor>
   void operator()(Executor& exec, score_view scores) const {
     auto const rows = static_cast<std::size_t>(scores.segments());
-    (*this)(exec, scores.row(0), rows* static_cast<std::size_t>(scores.lanes.bound));
+    (*this)(exec, scores.row(0), rows* static_cast<std::size_t>(scores.lanes.capacity));
   }
   template <executor Executor>
   void operator()(Executor& exec, float* data, std::size_t count) const {

@@ -1,7 +1,7 @@
 // Verb: appends one number for each new entry to a recorded column.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/verb.hpp>
 

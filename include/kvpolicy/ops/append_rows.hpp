@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <kvpolicy/core/check_lanes.hpp>
-#include <kvpolicy/core/check_pointers.hpp>
+#include <kvpolicy/core/contract/check_lanes.hpp>
+#include <kvpolicy/core/contract/check_pointers.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
-#include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/entries.hpp>
@@ -82,7 +82,7 @@ inline void refuse_other_scales(char const* call, char const* name, element_scal
 
 /// Throws unless rows of one cache can be copied to the other byte by byte.
 inline void refuse_other_rows(char const* call, cache const& from, cache const& to) {
-  auto const same = [](plane const& a, plane const& b) { return a.element == b.element && a.dims == b.dims; };
+  auto const same = [](plane const& a, plane const& b) { return a.element == b.element && a.channels == b.channels; };
   expects(same(from.k, to.k) && same(value_plane(from), value_plane(to)), call, "rows", "of another type or size",
           "rows are copied byte by byte");
   expects(is_latent(from) == is_latent(to), call, "rows", "latent on one side only",
@@ -126,7 +126,7 @@ struct append_rows_t : verb<append_rows_t> {
     expects(sources.size() <= 2, "append_rows", "sources", sources.size(), "a window, and what passes it by");
     expects(cap >= -1, "append_rows", "cap", cap, "-1 is no cap");
     for (promoted const& each : sources) {
-      bool const kept = each.keep->lists == side::kept && each.keep->of == unit::token;
+      bool const kept = each.keep->lists == side::kept && each.keep->items == item::token;
       expects(kept && each.keep->decides == granularity::lane, "append_rows", "keep",
               kept ? "lanes together" : "dropped entries or pages", "every lane says what it takes up");
       expects(each.keep->lanes.size() == to.entries.lanes.size(), "append_rows", "keep.lanes", each.keep->lanes.size(),

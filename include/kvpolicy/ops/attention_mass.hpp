@@ -2,7 +2,7 @@
 #pragma once
 
 #include <array>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/verb.hpp>
@@ -36,8 +36,9 @@ struct attention_mass_options {
 
 namespace ops {
 
-/// `attention_mass(exec, keys, rows, options, out)`: computes softmax(q k / sqrt(D)) of the query rows of each lane's
-/// query heads, and reduces it to one number per entry. `keys.logits` names another scale, a soft cap, and sink logits.
+/// `compute_attention_mass(exec, keys, rows, options, out)`: computes softmax(q k / sqrt(D)) of the query rows of each
+/// lane's query heads, and reduces it to one number per entry. `keys.logits` names another scale, a soft cap, and sink
+/// logits.
 ///
 /// - in: `keys` of `out.lanes`; `rows`, post-RoPE queries with ascending positions. A row sees the entries at positions
 ///   up to and including its own.
@@ -60,37 +61,37 @@ namespace ops {
 ///   candidates are reduced by `max`, if `accumulate` is set for segments of several lanes, if a count is negative, if
 ///   the scale is not a finite number above 0, if the cap is negative or not finite, if several layers share sinks, or,
 ///   where the host can read them, if a sink is NaN or +inf. On a device such a sink makes its row NaN.
-struct attention_mass_t : verb<attention_mass_t> {
-  static constexpr auto name = "attention_mass";
+struct compute_attention_mass_t : verb<compute_attention_mass_t> {
+  static constexpr auto name = "compute_attention_mass";
   template <executor Executor>
   void operator()(Executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
                   score_view const& out) const {
     // Parameters have types here, so that callers may write options in braces.
-    verb<attention_mass_t>::operator()(exec, from, rows, how, out);
+    verb<compute_attention_mass_t>::operator()(exec, from, rows, how, out);
   }
 
   static void check(keys const& from, query_view const& rows, attention_mass_options const& how,
                     score_view const& out) {
-    detail::check_readable("attention_mass", "keys", from.rows.element);
-    detail::check_logits("attention_mass", "keys.logits", from.logits, out.lanes);
-    detail::check_scales("attention_mass", "keys", from.rows);
-    detail::check_readable("attention_mass", "queries", rows.element);
-    detail::check_not_fp8("attention_mass", "queries", rows.element);
-    expects(from.rows.dims == rows.dims, "attention_mass", "queries.dims", rows.dims,
+    detail::check_readable("compute_attention_mass", "keys", from.rows.element);
+    detail::check_logits("compute_attention_mass", "keys.logits", from.logits, out.lanes);
+    detail::check_scales("compute_attention_mass", "keys", from.rows);
+    detail::check_readable("compute_attention_mass", "queries", rows.element);
+    detail::check_not_fp8("compute_attention_mass", "queries", rows.element);
+    expects(from.rows.channels == rows.dims, "compute_attention_mass", "queries.dims", rows.dims,
             "keys and queries have one head size");
-    expects(rows.rows == 0 || (rows.heads > 0 && rows.heads % out.lanes.heads == 0), "attention_mass", "queries.heads",
-            rows.heads, "query heads are shared out evenly among KV heads");
-    expects(rows.rows >= 0, "attention_mass", "queries.rows", rows.rows, "a count cannot be negative");
-    expects(how.last_rows >= 0, "attention_mass", "last_rows", how.last_rows, "a count cannot be negative");
-    expects(how.group != reduction::last, "attention_mass", "group", "last", "query heads have no order");
-    expects(how.lanes != reduction::last, "attention_mass", "lanes", "last", "lanes have no order");
-    expects(how.domain != key_domain::candidates || how.lanes != reduction::max, "attention_mass", "lanes", "max",
-            "the mass of candidates is added to what is there");
-    expects(!how.accumulate || out.decides == granularity::lane, "attention_mass", "accumulate", "true",
+    expects(rows.rows == 0 || (rows.heads > 0 && rows.heads % out.lanes.heads == 0), "compute_attention_mass",
+            "queries.heads", rows.heads, "query heads are shared out evenly among KV heads");
+    expects(rows.rows >= 0, "compute_attention_mass", "queries.rows", rows.rows, "a count cannot be negative");
+    expects(how.last_rows >= 0, "compute_attention_mass", "last_rows", how.last_rows, "a count cannot be negative");
+    expects(how.group != reduction::last, "compute_attention_mass", "group", "last", "query heads have no order");
+    expects(how.lanes != reduction::last, "compute_attention_mass", "lanes", "last", "lanes have no order");
+    expects(how.domain != key_domain::candidates || how.lanes != reduction::max, "compute_attention_mass", "lanes",
+            "max", "the mass of candidates is added to what is there");
+    expects(!how.accumulate || out.decides == granularity::lane, "compute_attention_mass", "accumulate", "true",
             "mass accumulates lane by lane");
   }
 };
-inline constexpr attention_mass_t attention_mass{};
+inline constexpr compute_attention_mass_t compute_attention_mass{};
 
 }  // namespace ops
 }  // namespace KVPOLICY_NAMESPACE

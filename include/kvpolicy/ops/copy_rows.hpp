@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
 namespace KVPOLICY_NAMESPACE::ops {
@@ -19,7 +19,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 ///   locator of `to` has a place for each entry.
 struct copy_rows_t : verb<copy_rows_t> {
   static void check(cache const& from, cache const& to) {
-    auto const same = [](plane const& a, plane const& b) { return a.element == b.element && a.dims == b.dims; };
+    auto const same = [](plane const& a, plane const& b) { return a.element == b.element && a.channels == b.channels; };
     bool const latent = detail::is_latent(from);
     expects(same(from.k, to.k) && latent == detail::is_latent(to) && (latent || same(from.v, to.v)), "copy_rows",
             "rows", "of another type or size", "rows are copied byte by byte");

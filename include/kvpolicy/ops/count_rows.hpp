@@ -22,7 +22,7 @@ struct row_positions {
     constexpr int none = 0x7FFFFFFF;
     if (!before_drafts || batch.in_flight == nullptr || *batch.drafts(this_lane.sequence) <= 0) return none;
     int const committed = batch.committed(this_lane);
-    return committed < batch.bound ? batch.position.row(this_lane)[committed] : none;
+    return committed < batch.capacity ? batch.position.row(this_lane)[committed] : none;
   }
 };
 

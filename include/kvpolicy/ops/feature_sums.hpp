@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/key_sums.hpp>
@@ -17,7 +17,7 @@ struct token_features {
   int dims = 0;
   int bound = 0;
   [[nodiscard]] static constexpr std::int64_t scratch_floats(lanes const& batch, int dims) {
-    return (std::int64_t{batch.bound} + 1) * dims * batch.sequences;
+    return (std::int64_t{batch.capacity} + 1) * dims * batch.sequences;
   }
   [[nodiscard]] KVPOLICY_HD constexpr float* row(int sequence, int i) const {
     return data + ((std::int64_t{bound} + 1) * sequence + i) * dims;
@@ -38,9 +38,9 @@ struct feature_sums_t : verb<feature_sums_t> {
   static constexpr auto name = "feature_sums";
   static void check(keys const& from, query_view const& memory, key_sums const&, score_view const& scores,
                     token_features const& out) {
-    expects(from.rows.dims == memory.dims && out.dims == memory.dims, "feature_sums", "memory.dims", memory.dims,
+    expects(from.rows.channels == memory.dims && out.dims == memory.dims, "feature_sums", "memory.dims", memory.dims,
             "keys, memory and features have one head size");
-    expects(scores.decides == granularity::token, "feature_sums", "decides", to_string(scores.decides),
+    expects(scores.decides == granularity::sequence, "feature_sums", "decides", to_string(scores.decides),
             "features are of tokens, over all layers and heads");
   }
 };

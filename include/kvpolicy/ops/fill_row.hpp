@@ -1,7 +1,7 @@
 // Verb: writes a constant key and a constant value to one place of a pool, in every layer and head.
 #pragma once
 
-#include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/contract/check.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
 namespace KVPOLICY_NAMESPACE::ops {

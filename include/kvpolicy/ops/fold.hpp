@@ -1,7 +1,7 @@
 // Verb: combines the scores of lanes into scores of segments of several lanes.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/verb.hpp>

@@ -33,13 +33,14 @@ struct list_edit {
   by_lane<int> map{};
   by_lane<int const> map_begin{};  ///< where the positions of a lane begin in its row of `map`; null: at 0
   int dead = -1;                   ///< the dead slot, which no live entry uses; it is never freed
-  by_lane<int const> prefix{};     ///< per lane: positions before it are protected, and never redirected; null: none
-  by_lane<int const> locked{};     ///< per lane: a prefix tree owns the slots of positions before it, so they are never
-                                   ///< freed; null: none
-  bool distinct = false;           ///< no two entries of one list may have the same slot
-  Shared shared{};                 ///< KVPOLICY_HD bool(int slot): true if another owner refers to the slot
-  unit_list freed{};               ///< slots without any remaining owner, each once
-  unit_list released{};            ///< shared or locked slots that this sequence stopped using, each once
+  by_lane<int const>
+      protected_prefix{};  ///< per lane: positions before it are protected, and never redirected; null: none
+  by_lane<int const> locked_prefix{};  ///< per lane: a prefix tree owns the slots of positions before it, so they are
+                                       ///< never freed; null: none
+  bool distinct = false;               ///< no two entries of one list may have the same slot
+  Shared shared{};                     ///< KVPOLICY_HD bool(int slot): true if another owner refers to the slot
+  unit_list freed{};                   ///< slots without any remaining owner, each once
+  unit_list released{};                ///< shared or locked slots that this sequence stopped using, each once
 };
 
 namespace detail {

@@ -1,7 +1,7 @@
 // Verbs: keep per-page bounds of the keys up to date.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/layer_runs.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/verb.hpp>
@@ -69,7 +69,7 @@ struct extend_bounds_t : verb<extend_bounds_t> {
     detail::check_page_bounds("extend_bounds", to);
     detail::check_readable("extend_bounds", "keys", from.rows.element);
     detail::check_scales("extend_bounds", "keys", from.rows);
-    expects(from.rows.dims == to.dims, "extend_bounds", "keys.dims", from.rows.dims,
+    expects(from.rows.channels == to.dims, "extend_bounds", "keys.channels", from.rows.channels,
             [&] { return "the bounds have " + std::to_string(to.dims) + " channels"; });
     expects(to.element == from.rows.element || to.element == codec::f32, "extend_bounds", "page_bounds.element",
             name_of(to.element), [&] {
@@ -99,7 +99,7 @@ inline constexpr forget_bounds_t forget_bounds{};
 struct count_pages_t : verb<count_pages_t> {
   static void check(lanes const& batch, int page, lanes const& pages, layer_runs const& = layer_runs()) {
     expects(page >= 1, "count_pages", "page", page, "a page holds at least one entry");
-    expects(pages.bound >= detail::pages_for(batch.bound, page), "count_pages", "pages.bound", pages.bound,
+    expects(pages.capacity >= detail::pages_for(batch.capacity, page), "count_pages", "pages.capacity", pages.capacity,
             "every page of a full lane is counted");
   }
 };

@@ -12,7 +12,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 ///
 /// - in: `lanes`, whose entries are tokens; `bounds` of their pages; `rows`, of which the last valid row of each lane
 ///   is used. The pages of a lane without a row score 0.
-/// - out: float32 [lanes, pages] for the lanes of `out.lanes`, whose `bound` counts pages. Every page that holds
+/// - out: float32 [lanes, pages] for the lanes of `out.lanes`, whose `capacity` counts pages. Every page that holds
 ///   committed entries has a score. There is no factor 1/sqrt(D): U >= q k for every key of the page, except for
 ///   rounding.
 /// - rounding: sums are in float32. If bounds are bf16 and rows are not, a row is represented as the sum of two bf16
@@ -34,8 +34,8 @@ struct page_scores_t : verb<page_scores_t> {
             "query heads are shared out evenly among KV heads");
     expects(group != reduction::last, "page_scores", "group", "last", "query heads have no order");
     expects(out.decides == granularity::lane, "page_scores", "out", "lanes together", "a page is a lane's own");
-    expects(out.lanes.bound >= detail::pages_for(batch.bound, bounds.page), "page_scores", "out.lanes.bound",
-            out.lanes.bound, "every page of a full lane has a score");
+    expects(out.lanes.capacity >= detail::pages_for(batch.capacity, bounds.page), "page_scores", "out.lanes.capacity",
+            out.lanes.capacity, "every page of a full lane has a score");
   }
 };
 inline constexpr page_scores_t page_scores{};

@@ -1,8 +1,8 @@
 // Verb: pools scores over neighbouring entries.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/verb.hpp>
 

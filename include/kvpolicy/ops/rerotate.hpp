@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
@@ -21,7 +21,7 @@ struct turned_channels {
 /// The larger part of a key's row before or behind its values.
 [[nodiscard]] constexpr turned_channels turned_channels_of(cache const& in) {
   value_channels const values = values_in_keys(in);
-  int const behind = in.k.dims - values.end;
+  int const behind = in.k.channels - values.end;
   return values.begin > behind ? turned_channels{0, values.begin} : turned_channels{values.end, behind};
 }
 

@@ -3,8 +3,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <kvpolicy/core/error.hpp>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/feature_sums.hpp>
@@ -155,7 +155,7 @@ struct residual_t : verb<residual_t> {
   static void check(token_features const& features, turn_queries const&, residual_head const& head,
                     residual_options const&, score_view const& out, float const*) {
     head.check("residual", {0, 0, 0, features.dims});
-    expects(out.decides == granularity::token, "residual", "decides", to_string(out.decides),
+    expects(out.decides == granularity::sequence, "residual", "decides", to_string(out.decides),
             "it is a score of tokens, over all layers and heads");
   }
 };

@@ -1,7 +1,7 @@
 // Verbs: append query rows to a ring of the most recent rows, and truncate the ring.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/verb.hpp>
 

@@ -1,7 +1,7 @@
 // Verb: computes the Euclidean norm of each entry's key or value.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/verb.hpp>

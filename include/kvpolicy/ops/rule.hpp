@@ -2,7 +2,7 @@
 #pragma once
 
 #include <concepts>
-#include <kvpolicy/core/hook_checks.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
 #include <kvpolicy/core/scores.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -11,7 +11,7 @@ namespace KVPOLICY_NAMESPACE {
 /// A list of verbs. A scorer, a recorder or an applier lists the verbs that it runs and that need scratch, so that
 /// `make_state` and `make_plan` reserve enough:
 ///
-///     using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
+///     using verbs = kvpolicy::verbs<ops::compute_attention_mass_t, ops::pool_t>;
 ///
 /// Verbs without scratch, such as `map`, need not be listed. Verbs of your own may be listed: their `implementation`
 /// states how much scratch they need.
@@ -58,8 +58,8 @@ std::size_t scratch_of_verb(shape const& model, lanes const& batch) {
     using code = implementation<Verb, Backend>;
     if constexpr (requires { code::scratch(model, batch); }) {
       return code::scratch(model, batch);
-    } else if constexpr (requires { code::scratch(model, batch.bound); }) {
-      return code::scratch(model, batch.bound);
+    } else if constexpr (requires { code::scratch(model, batch.capacity); }) {
+      return code::scratch(model, batch.capacity);
     }
   }
   static_cast<void>(model), static_cast<void>(batch);

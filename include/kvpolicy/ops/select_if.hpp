@@ -1,7 +1,7 @@
 // Verb: keeps the entries of every segment whose score a rule picks.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/rule.hpp>
 #include <kvpolicy/ops/verb.hpp>
@@ -24,7 +24,7 @@ struct select_if_t : verb<select_if_t> {
 
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
-    expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.lanes.bound, "select_if",
+    expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.lanes.capacity, "select_if",
             "keep.capacity", keep.capacity, "every entry of every segment must fit");
     expects(keep.decides == scores.decides, "select_if", "keep.decides", static_cast<int>(keep.decides),
             "scores and keep set are made by one granularity");

@@ -1,7 +1,7 @@
 // Verb: keeps the entries with the highest scores of every segment.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/rule.hpp>
 #include <kvpolicy/ops/verb.hpp>
@@ -43,8 +43,8 @@ namespace ops {
 ///   Other keys are stored temporarily in the memory of `keep.indices`.
 /// - throws: `invalid_argument` if the capacity of `keep` is less than one ordinal per entry, if lanes of one segment
 ///   hold different tokens, if a count is out of its limits, or if segments that share a budget consist of more than
-///   one lane. On the host, an exception of a member of `rule` is passed on; then `keep` lists nothing, its `seen`
-///   counts are -1, its report is empty, and scores are unchanged.
+///   one lane. On the host, an exception of a member of `rule` is passed on; then `keep` lists nothing, its
+///   `entry_count` counts are -1, its report is empty, and scores are unchanged.
 struct top_k_t : verb<top_k_t> {
   static constexpr auto name = "top_k";
 
@@ -53,7 +53,7 @@ struct top_k_t : verb<top_k_t> {
 
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
-    expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.lanes.bound, "top_k",
+    expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.lanes.capacity, "top_k",
             "keep.capacity", keep.capacity, "every entry of every segment must fit");
     expects(keep.decides == scores.decides, "top_k", "keep.decides", static_cast<int>(keep.decides),
             "scores and keep set are made by one granularity");

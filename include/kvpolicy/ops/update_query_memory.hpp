@@ -1,7 +1,7 @@
 // Verbs: update a session's query memory from the query rows of a turn, and check spans.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/verb.hpp>
 

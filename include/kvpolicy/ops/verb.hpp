@@ -1,9 +1,9 @@
 // A verb finds its backend by specialisation of `implementation`. To add a backend, add a folder of specialisations.
 #pragma once
 
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
 #include <kvpolicy/core/executor.hpp>
-#include <kvpolicy/core/hook_checks.hpp>
 #include <utility>
 
 namespace KVPOLICY_NAMESPACE {

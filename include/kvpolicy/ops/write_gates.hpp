@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
@@ -98,8 +98,8 @@ struct write_gates_t : verb<write_gates_t> {
     expects(rows.rows.element != codec::opaque, "write_gates", name, "opaque rows", "only their engine can read them");
     detail::check_scales("write_gates", name, rows.rows);
     expects(
-        rows.rows.dims == weights.dims, "write_gates", [&] { return std::string(name) + ".dims"; }, rows.rows.dims,
-        [&] { return "the gate is of " + std::to_string(weights.dims) + " channels"; });
+        rows.rows.channels == weights.dims, "write_gates", [&] { return std::string(name) + ".dims"; },
+        rows.rows.channels, [&] { return "the gate is of " + std::to_string(weights.dims) + " channels"; });
   }
 };
 inline constexpr write_gates_t write_gates{};

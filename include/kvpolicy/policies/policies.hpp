@@ -2,8 +2,8 @@
 #pragma once
 
 #include <kvpolicy/admission/admission.hpp>
-#include <kvpolicy/budget/ramp.hpp>
-#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/decision/eviction.hpp>
+#include <kvpolicy/parts/ramp.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/head_table.hpp>

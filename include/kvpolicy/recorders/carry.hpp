@@ -7,7 +7,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Keeps the number of the signal `Of` that each entry is born with, in float32, and provides it as the signal `As`.
+/// Keeps the number of the signal `Of` that the engine gives when it appends an entry, in float32, and provides it as
+/// the signal `As`.
 /// The number moves with its entry and is never computed again. `Of` derives from `entry_numbers`; `As` has a `by_lane`
 /// of floats as its first member.
 ///
@@ -18,10 +19,10 @@ template <class Of, class As>
 struct carry {
   using needs = kvpolicy::needs<Of>;
   using provides = As;
-  static constexpr bool from_birth = true;
+  static constexpr bool known_at_append = true;
 
   [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
-    return {column{Of::name, per::lane_entry, on_move::permute, sizeof(float)}};
+    return {column{Of::name, column_extent::lane_entry, on_move::permute, sizeof(float)}};
   }
   [[nodiscard]] static As view(recorded_columns const& recorded) { return {recorded.template table<float const>(0)}; }
 

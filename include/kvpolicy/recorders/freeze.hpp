@@ -76,8 +76,8 @@ struct freeze {
     [[nodiscard]] constexpr column const* end() const { return all.data() + count; }
   };
   [[nodiscard]] column_list columns(shape const&, int) const {
-    column const kept{"frozen_score", per::lane_entry, on_move::permute, sizeof(float)};
-    column const now{"newest_score", per::lane_entry, on_move::permute, sizeof(float)};
+    column const kept{"frozen_score", column_extent::lane_entry, on_move::permute, sizeof(float)};
+    column const now{"newest_score", column_extent::lane_entry, on_move::permute, sizeof(float)};
     return {{kept, now}, how == freezing::replace ? 1u : 2u};
   }
   [[nodiscard]] static frozen_score view(recorded_columns const& recorded) {

@@ -17,9 +17,9 @@ struct query_ring {
 
   [[nodiscard]] std::array<column, 3> columns(shape const& model, int) const {
     int const row = model.group() * model.head_dim * static_cast<int>(sizeof(float));
-    return {column{"query_ring.rows", per::window_row, on_move::stay, row, rows},
-            column{"query_ring.position", per::window_row, on_move::stay, sizeof(int), rows},
-            column{"query_ring.cursor", per::lane, on_move::stay, 2 * sizeof(int), 1}};
+    return {column{"query_ring.rows", column_extent::window_row, on_move::stay, row, rows},
+            column{"query_ring.position", column_extent::window_row, on_move::stay, sizeof(int), rows},
+            column{"query_ring.cursor", column_extent::lane, on_move::stay, 2 * sizeof(int), 1}};
   }
 
   [[nodiscard]] recent_queries view(recorded_columns const& recorded) const {

@@ -22,11 +22,11 @@ struct record_attention_mass {
   using needs =
       kvpolicy::needs<any_signal_of<keys, attention_probabilities>, any_signal_of<queries, attention_probabilities>>;
   using provides = attention_mass;
-  using verbs = kvpolicy::verbs<ops::attention_mass_t>;
+  using verbs = kvpolicy::verbs<ops::compute_attention_mass_t>;
   static constexpr bool of_entries = true;
 
   [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
-    return {column{"attention_mass", per::lane_entry, on_move::permute, sizeof(float)}};
+    return {column{"attention_mass", column_extent::lane_entry, on_move::permute, sizeof(float)}};
   }
 
   [[nodiscard]] static attention_mass view(recorded_columns const& recorded) {
@@ -55,9 +55,9 @@ struct record_attention_mass {
       }
     }
     if constexpr (kvpolicy::provides<given, keys> && kvpolicy::provides<given, queries>) {
-      ops::attention_mass(exec, in.template get<keys>(), in.template get<queries>(),
-                          {.rows = reduction::sum, .group = group, .accumulate = true},
-                          score_view{in.lanes, granularity::lane, recorded.table<float>(0)});
+      ops::compute_attention_mass(exec, in.template get<keys>(), in.template get<queries>(),
+                                  {.rows = reduction::sum, .group = group, .accumulate = true},
+                                  score_view{in.lanes, granularity::lane, recorded.table<float>(0)});
     }
   }
 

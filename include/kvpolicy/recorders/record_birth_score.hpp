@@ -1,4 +1,4 @@
-// Recorder: keeps a number that each entry is born with.
+// Recorder: keeps a number that the engine gives when it appends an entry.
 #pragma once
 
 #include <array>
@@ -36,10 +36,10 @@ struct record_birth_score {
 
   using needs = kvpolicy::needs<birth_score>;
   using provides = carried_score;
-  static constexpr bool from_birth = true;
+  static constexpr bool known_at_append = true;
 
   [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
-    return {column{"birth_score", per::lane_entry, on_move::permute, sizeof(float)}};
+    return {column{"birth_score", column_extent::lane_entry, on_move::permute, sizeof(float)}};
   }
   [[nodiscard]] static carried_score view(recorded_columns const& recorded) { return {recorded.table<float const>(0)}; }
 

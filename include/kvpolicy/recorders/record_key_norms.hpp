@@ -30,7 +30,7 @@ struct record_key_norms {
   static constexpr bool of_entries = true;
 
   [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
-    return {column{"negated_norm", per::lane_entry, on_move::permute, sizeof(float)}};
+    return {column{"negated_norm", column_extent::lane_entry, on_move::permute, sizeof(float)}};
   }
   [[nodiscard]] static key_norms view(recorded_columns const& recorded) { return {recorded.table<float const>(0)}; }
 

@@ -23,7 +23,7 @@ struct record_key_sums {
   [[nodiscard]] std::vector<column> columns(shape const& model, int) const {
     if (!on) return {};
     int const bytes = key_sums::channels_of_a_lane(model) * static_cast<int>(sizeof(float));
-    return {column{"key_sums", per::lane_entry, on_move::permute, bytes}};
+    return {column{"key_sums", column_extent::lane_entry, on_move::permute, bytes}};
   }
   [[nodiscard]] key_sums view(recorded_columns const& recorded) const {
     if (!on) return {};

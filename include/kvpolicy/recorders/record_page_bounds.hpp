@@ -35,9 +35,9 @@ struct record_page_bounds {
   [[nodiscard]] std::array<column, 2> columns(shape const& model, int bound) const {
     constexpr char const* rows[] = {"page_bounds.f32",    "page_bounds.f16",  "page_bounds.bf16",
                                     "page_bounds.opaque", "page_bounds.e4m3", "page_bounds.e5m2"};
-    return {column{rows[static_cast<int>(element)], per::lane_page, on_move::stay,
+    return {column{rows[static_cast<int>(element)], column_extent::lane_page, on_move::stay,
                    2 * model.head_dim * bytes_of(element), detail::pages_for(bound, page), page},
-            column{"page_bounds.known", per::lane, on_move::recompute, sizeof(int), 1}};
+            column{"page_bounds.known", column_extent::lane, on_move::recompute, sizeof(int), 1}};
   }
 
   [[nodiscard]] page_bounds view(recorded_columns const& recorded) const {

@@ -41,7 +41,7 @@ struct record_query_memory {
 
   [[nodiscard]] static std::array<column, 1> columns(shape const& model, int) {
     int const row = model.group() * model.head_dim * static_cast<int>(sizeof(float));
-    return {column{"query_memory", per::session, on_move::stay, row, 1}};
+    return {column{"query_memory", column_extent::session, on_move::stay, row, 1}};
   }
 
   [[nodiscard]] static query_memory view(recorded_columns const& recorded) {

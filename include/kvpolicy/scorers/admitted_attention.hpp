@@ -1,7 +1,7 @@
 // WG-KV's eviction of admitted entries: it scores them by the attention of the last queries.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/pool.hpp>
 #include <kvpolicy/ops/scratch.hpp>
@@ -27,7 +27,7 @@ struct admitted_attention {
     return make_fields(field{"window", &admitted_attention::window}, field{"pool", &admitted_attention::pool});
   }
   using needs = kvpolicy::needs<keys, recent_queries>;
-  using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
+  using verbs = kvpolicy::verbs<ops::compute_attention_mass_t, ops::pool_t>;
   static constexpr granularity decides = granularity::lane;
   static constexpr bool rows_see_every_entry = true;
 
@@ -41,12 +41,12 @@ struct admitted_attention {
     recent_queries rows = in.template get<recent_queries>();
     rows.position = {};  // the rows belong to the window, and every entry is older than the window
     rows.lse = {};       // the engine's log-sum-exp includes the keys of the window
-    ops::attention_mass(exec, in.template get<keys>(), rows,
-                        {.rows = reduction::sum,
-                         .group = reduction::max,
-                         .order = reduction_order::group_then_rows,
-                         .last_rows = window},
-                        out);
+    ops::compute_attention_mass(exec, in.template get<keys>(), rows,
+                                {.rows = reduction::sum,
+                                 .group = reduction::max,
+                                 .order = reduction_order::group_then_rows,
+                                 .last_rows = window},
+                                out);
     ops::pool(exec, pool, out, 0);
   }
 

@@ -1,10 +1,10 @@
-// Scorers by a number that each entry is born with.
+// Scorers by a number that the engine gives when it appends an entry.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
-#include <kvpolicy/protect/forced.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/forced.hpp>
+#include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/recorders/record_birth_score.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/external.hpp>
@@ -13,7 +13,7 @@ namespace KVPOLICY_NAMESPACE {
 
 namespace detail {
 
-/// The score of an entry is the number that it was born with. The column stores a 0 as -0 to tell it from an empty one;
+/// The score of an entry is the number that came with it. The column stores a 0 as -0 to tell it from an empty one;
 /// adding 0 makes such a score +0.
 struct copy_birth_score {
   by_lane<float const> score;
@@ -22,8 +22,8 @@ struct copy_birth_score {
 
 }  // namespace detail
 
-/// Keeps the entries with the highest born numbers. If an engine offers several, `of` names the one that it must give;
-/// the scorer itself does not read `of`.
+/// Keeps the entries with the highest numbers, of which the engine gives one when it appends an entry. If an engine
+/// offers several, `of` names the one that it must give; the scorer itself does not read `of`.
 struct carried {
   label of{};
   float decay = 1;  ///< of the numbers of older entries at every `observe`, which is then one of a turn
@@ -45,9 +45,9 @@ struct carried {
   friend bool operator==(carried const&, carried const&) = default;
 };
 
-/// FastKVzip (2026): a trained gate predicts at birth how much an entry will be attended to. All lanes share one
-/// budget. The first `sinks` and the last `window` entries are forced; a window of -1 is 2 % of the entries, and 4,096
-/// from 32,000 entries on. Decide once, at the end of the prefill.
+/// FastKVzip (2026): a trained gate predicts when an entry is appended how much it will be attended to. All lanes share
+/// one budget. The first `sinks` and the last `window` entries are forced; a window of -1 is 2 % of the entries, and
+/// 4,096 from 32,000 entries on. Decide once, at the end of the prefill.
 struct fast_kvzip {
   label source{{"fast_kvzip"}};
   int sinks = 4;
@@ -60,7 +60,7 @@ struct fast_kvzip {
   }
   using needs = kvpolicy::needs<carried_score>;
   static constexpr granularity decides = granularity::lane;
-  static constexpr budget_scope pools = budget_scope::global;
+  static constexpr budget_scope pools = budget_scope::sequence;
   static constexpr bool prompts_only = true;
 
   void check(char const* call) const {

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <concepts>
-#include <kvpolicy/core/hook_checks.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
-#include <kvpolicy/protect/protect.hpp>
-#include <kvpolicy/recorders/hooks.hpp>
-#include <kvpolicy/trigger/phase.hpp>
-#include <kvpolicy/trigger/trigger.hpp>
+#include <kvpolicy/parts/phase.hpp>
+#include <kvpolicy/parts/protect.hpp>
+#include <kvpolicy/parts/trigger.hpp>
+#include <kvpolicy/recorders/recorder_hooks.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -37,13 +37,13 @@ namespace KVPOLICY_NAMESPACE {
 ///   scorer that has `entry_scores` need not say so.
 /// - `check(call)`, or `check(call, shape)` if the model matters, refuses bad parameters. `refuse(exec, in)` refuses
 ///   signals whose error only shows in their data, before anything is written.
-/// - `reduces_ranks()` is true if the scores are the same on all tensor-parallel ranks. A decision over heads of
+/// - `safe_across_ranks()` is true if the scores are the same on all tensor-parallel ranks. A decision over heads of
 ///   several ranks needs that.
 /// - `using verbs = kvpolicy::verbs<...>` lists the verbs that it runs and that need scratch memory, such as
-///   `attention_mass` (see ops/scratch.hpp). `make_plan` reserves scratch for them.
+///   `compute_attention_mass` (see ops/scratch.hpp). `make_plan` reserves scratch for them.
 /// - `static constexpr bool rows_see_every_entry = true`: the positions of its query rows do not matter. A lane then
 ///   counts as observed as soon as it has a query row (`report::unobserved`).
-/// - `static constexpr unit scores_of = unit::page` and `int page`: it scores pages of so many entries, for a
+/// - `static constexpr item scores_of = item::page` and `int page`: it scores pages of so many entries, for a
 ///   selection.
 /// - `static constexpr phase when`: after which part of an engine's work it decides; see `phase`.
 /// - `static constexpr bool prompts_only = true`: it decides once, at the end of a prompt, and nowhere else.
@@ -92,10 +92,10 @@ inline constexpr bool reads_any_order = [] {
 /// True for a scorer of pages. Every other scorer scores tokens.
 template <class Score>
 concept scores_pages =
-    !hook::scorer_scores_of::is_own_data<Score> && requires { requires Score::scores_of == unit::page; };
+    !hook::scorer_scores_of::is_own_data<Score> && requires { requires Score::scores_of == item::page; };
 template <class Score>
 concept says_what_it_scores = !hook::scorer_scores_of::is_own_data<Score> &&
-                              requires { typename std::integral_constant<unit, Score::scores_of>; };
+                              requires { typename std::integral_constant<item, Score::scores_of>; };
 
 template <class Score>
 concept says_who_decides = requires {
@@ -139,7 +139,7 @@ using scorer_hooks = part_hooks<
                   form_of_either(form_of_call<hook::scorer_check, S, anything, char const*, shape const&>(),
                                  form_of_call<hook::scorer_check, S, anything, char const*>())>,
     optional_hook<hook::scorer_refuse, form_of_function<hook::scorer_refuse, S>()>,
-    optional_hook<hook::scorer_reduces_ranks, form_of_call<hook::scorer_reduces_ranks, S, exactly<bool>>()>,
+    optional_hook<hook::scorer_safe_across_ranks, form_of_call<hook::scorer_safe_across_ranks, S, exactly<bool>>()>,
     optional_hook<hook::scorer_spare_rows,
                   form_of_call<hook::scorer_spare_rows, S, exactly<int>, lanes const&, shape const&>()>>;
 
@@ -198,14 +198,17 @@ struct a_score_of_entry {
 };
 
 /// The requirements on a scorer that can be checked once the executor and the signals are known.
-template <class S, class Executor, class Bag, class Out = score_view&>
+template <class S, class Executor, class SignalSet, class Out = score_view&>
 using deciding_hooks = hooks<
-    S, required_hook<hook::scorer_score, form_of_call<hook::scorer_score, S, anything, Executor&, Bag const&, Out>()>,
-    optional_hook<hook::scorer_forces, form_of_either(form_of_call<hook::scorer_forces, S, a_protection, Bag const&>(),
-                                                      form_of_call<hook::scorer_forces, S, a_protection>())>,
+    S,
+    required_hook<hook::scorer_score,
+                  form_of_call<hook::scorer_score, S, anything, Executor&, SignalSet const&, Out>()>,
+    optional_hook<hook::scorer_forces,
+                  form_of_either(form_of_call<hook::scorer_forces, S, a_protection, SignalSet const&>(),
+                                 form_of_call<hook::scorer_forces, S, a_protection>())>,
     optional_hook<hook::scorer_entry_scores,
-                  form_of_call<hook::scorer_entry_scores, S, a_score_of_entry, Bag const&>()>,
-    optional_hook<hook::scorer_refuse, form_of_call<hook::scorer_refuse, S, anything, Executor&, Bag const&>()>>;
+                  form_of_call<hook::scorer_entry_scores, S, a_score_of_entry, SignalSet const&>()>,
+    optional_hook<hook::scorer_refuse, form_of_call<hook::scorer_refuse, S, anything, Executor&, SignalSet const&>()>>;
 
 }  // namespace detail
 

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/protect.hpp>
+#include <kvpolicy/parts/trigger.hpp>
 #include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/concept.hpp>
-#include <kvpolicy/trigger/trigger.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -31,7 +31,7 @@ struct db_trim_kv {
   }
   using needs = kvpolicy::needs<retention>;
   static constexpr granularity decides = granularity::lane;
-  static constexpr budget_scope pools = budget_scope::global;
+  static constexpr budget_scope pools = budget_scope::sequence;
 
   /// The score of an entry. The column stores a log beta of 0 as -0; every formula below takes both.
   struct over_steps {

@@ -1,7 +1,7 @@
 // External: the scores come from outside of the library.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/label.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/map.hpp>

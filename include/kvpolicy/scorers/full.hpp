@@ -1,7 +1,7 @@
 // The full cache, which drops nothing.
 #pragma once
 
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -1,9 +1,9 @@
 // H2O keeps the entries that have received the most attention so far, and the most recent entries.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
-#include <kvpolicy/protect/forced.hpp>
+#include <kvpolicy/parts/forced.hpp>
 #include <kvpolicy/recorders/record_attention_mass.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 

@@ -1,7 +1,7 @@
 // Scores that depend only on the head: DuoAttention's retrieval heads, or 0 for every head.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/label.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/scorers/concept.hpp>

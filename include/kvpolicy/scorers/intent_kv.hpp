@@ -3,16 +3,16 @@
 
 #include <array>
 #include <cmath>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/residual.hpp>
 #include <kvpolicy/ops/scratch.hpp>
-#include <kvpolicy/protect/forced.hpp>
+#include <kvpolicy/parts/forced.hpp>
+#include <kvpolicy/parts/trigger.hpp>
 #include <kvpolicy/recorders/record_key_sums.hpp>
 #include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/scorers/concept.hpp>
-#include <kvpolicy/trigger/trigger.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -54,8 +54,8 @@ struct intent_kv {
         field{"min_growth", &intent_kv::min_growth}, field{"cross_attention", &intent_kv::cross_attention});
   }
   using needs = kvpolicy::needs<keys, turn_queries>;
-  using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::feature_sums_t, ops::residual_t>;
-  static constexpr granularity decides = granularity::token;
+  using verbs = kvpolicy::verbs<ops::compute_attention_mass_t, ops::feature_sums_t, ops::residual_t>;
+  static constexpr granularity decides = granularity::sequence;
   static constexpr phase when = phase::prefill;
   static constexpr bool ranks_candidates = true;
 
@@ -74,7 +74,7 @@ struct intent_kv {
   void refuse(auto& exec, auto const& in) const {
     ops::refuse_spans(exec, in.lanes, in.template get<turn_queries>(), "decide");
   }
-  [[nodiscard]] static constexpr bool reduces_ranks() { return true; }
+  [[nodiscard]] static constexpr bool safe_across_ranks() { return true; }
   /// The prefix and the actionable span.
   [[nodiscard]] prefix_and_span forces(auto const& in) const { return {prefix, tail, in.template get<turn_queries>()}; }
   [[nodiscard]] constexpr over_budget triggers() const { return {min_growth > 0 ? min_growth - 1 : 0}; }
@@ -85,15 +85,16 @@ struct intent_kv {
   }
   [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {
     if (mode != intent_mode::learnable) return 0;
-    std::int64_t const floats =
-        token_features::scratch_floats(batch, model.head_dim) + ops::residual_t::scratch_floats(residual, batch.bound);
-    return static_cast<int>((floats + batch.bound - 1) / batch.bound);
+    std::int64_t const floats = token_features::scratch_floats(batch, model.head_dim) +
+                                ops::residual_t::scratch_floats(residual, batch.capacity);
+    return static_cast<int>((floats + batch.capacity - 1) / batch.capacity);
   }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
     auto const memory = in.template get<query_memory>();
-    ops::attention_mass(exec, in.template get<keys>(), memory,
-                        {.domain = key_domain::candidates, .group = reduction::sum, .lanes = reduction::sum}, out);
+    ops::compute_attention_mass(exec, in.template get<keys>(), memory,
+                                {.domain = key_domain::candidates, .group = reduction::sum, .lanes = reduction::sum},
+                                out);
     ops::all_reduce(exec, out);
     if (mode == intent_mode::learnable) add_residual(exec, in, memory, out);
   }
@@ -102,7 +103,7 @@ struct intent_kv {
 
  private:
   void add_residual(auto& exec, auto const& in, query_memory const& memory, score_view const& out) const {
-    token_features const features{out.spare, residual.dims, out.lanes.bound};
+    token_features const features{out.spare, residual.dims, out.lanes.capacity};
     std::int64_t const floats = token_features::scratch_floats(out.lanes, residual.dims);
     ops::feature_sums(exec, in.template get<keys>(), memory, in.template get<key_sums>(), out, features);
     ops::all_reduce(exec, features.data, static_cast<std::size_t>(floats));

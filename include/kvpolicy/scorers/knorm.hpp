@@ -1,7 +1,7 @@
 // Knorm keeps keys of small norm, which receive more attention than keys of large norm.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/row_norm.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 

@@ -1,11 +1,11 @@
 // LookaheadKV and DapQ score entries by the attention of query rows that stand for the answer.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/pool.hpp>
 #include <kvpolicy/ops/scratch.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/external_queries.hpp>
 #include <string>
@@ -32,7 +32,7 @@ struct answer_attention {
                        field{"rows", &answer_attention::rows}, field{"group", &answer_attention::group});
   }
   using needs = kvpolicy::needs<keys, external_queries>;
-  using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
+  using verbs = kvpolicy::verbs<ops::compute_attention_mass_t, ops::pool_t>;
   static constexpr granularity decides = granularity::lane;
   static constexpr bool prompts_only = true;
 
@@ -47,7 +47,7 @@ struct answer_attention {
   void score(auto& exec, auto const& in, score_view const& out) const {
     external_queries from = in.template get<external_queries>();
     from.position = {};  // every row sees every entry
-    ops::attention_mass(exec, in.template get<keys>(), from, {.rows = rows, .group = group}, out);
+    ops::compute_attention_mass(exec, in.template get<keys>(), from, {.rows = rows, .group = group}, out);
     ops::pool(exec, pool, out, recent);
   }
 

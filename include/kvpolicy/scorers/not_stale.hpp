@@ -1,7 +1,7 @@
 // SideQuest: entries in spans that the model calls stale go, and all others stay.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/scorers/concept.hpp>

@@ -1,7 +1,7 @@
 // ObservedAttention keeps the entries that received the most attention from the rows that see them.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/recorders/record_attention_mass.hpp>
 #include <kvpolicy/scorers/concept.hpp>

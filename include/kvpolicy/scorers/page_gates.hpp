@@ -1,7 +1,7 @@
 // Page gates: the scores of pages come from outside of the library.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/label.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/map.hpp>
@@ -48,7 +48,7 @@ struct page_gates {
   }
   using needs = kvpolicy::needs<page_gate>;
   static constexpr granularity decides = granularity::lane;
-  static constexpr unit scores_of = unit::page;
+  static constexpr item scores_of = item::page;
 
   void check(char const* call) const {
     expects(page >= 1, call, "page_gates.page", page, "a page holds at least one entry");

@@ -1,7 +1,7 @@
 // Quest reads the pages whose keys can have the largest dot product with the query.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
 #include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/recorders/record_page_bounds.hpp>
@@ -31,7 +31,7 @@ struct quest {
   using needs = kvpolicy::needs<page_bounds, queries>;
   using verbs = kvpolicy::verbs<ops::page_scores_t>;
   static constexpr granularity decides = granularity::lane;
-  static constexpr unit scores_of = unit::page;
+  static constexpr item scores_of = item::page;
 
   void check(char const* call) const {
     expects(page >= 1, call, "quest.page", page, "a page holds at least one entry");

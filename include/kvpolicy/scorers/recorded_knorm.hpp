@@ -1,7 +1,7 @@
 // Knorm for decode loops: the norm of a key is computed once, when its token is observed.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/recorders/record_key_norms.hpp>
 #include <kvpolicy/scorers/concept.hpp>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/core/first_places.hpp>
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/core/recorder.hpp>
@@ -88,7 +88,7 @@ constexpr scorer_facts facts_of(Score const& score) {
       made.safe_across_ranks = score.decides == granularity::lane;  // lanes that decide together must reduce
     }
     made.any_order = reads_any_order<Score>;
-    if constexpr (requires { score.reduces_ranks(); }) made.safe_across_ranks = score.reduces_ranks();
+    if constexpr (requires { score.safe_across_ranks(); }) made.safe_across_ranks = score.safe_across_ranks();
     if constexpr (requires { typename std::integral_constant<budget_scope, Score::pools>; }) made.shares = Score::pools;
     if constexpr (requires { typename std::integral_constant<phase, Score::when>; }) made.when = Score::when;
     if constexpr (puts_first<Score>) made.first = score.places();
@@ -143,8 +143,8 @@ void refuse_given([[maybe_unused]] char const* call, [[maybe_unused]] Score cons
 }
 
 /// Refuses signals whose error only shows in their data, before anything is written: the hook `refuse`.
-template <class Score, class Executor, class Bag>
-void refuse_data(Score const& score, Executor& exec, Bag const& in) {
+template <class Score, class Executor, class SignalSet>
+void refuse_data(Score const& score, Executor& exec, SignalSet const& in) {
   ask(score, [&](auto const& one) -> decltype(one.refuse(exec, in)) { one.refuse(exec, in); });
 }
 
@@ -160,8 +160,8 @@ void with_first_of(Score const& score, Visit const& visit) {
 }
 
 /// The signals by which the scorer's decisions find unobserved lanes.
-template <class Score, class Bag>
-constexpr auto observed_by(Score const& score, Bag const& in) {
+template <class Score, class SignalSet>
+constexpr auto observed_by(Score const& score, SignalSet const& in) {
   if constexpr (erased<Score>) {
     return score.observed(in);
   } else {

@@ -1,11 +1,11 @@
 // SnapKV scores entries by the pooled attention of the last query rows.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/pool.hpp>
 #include <kvpolicy/ops/scratch.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
@@ -32,7 +32,7 @@ struct snapkv {
                        field{"group", &snapkv::group});
   }
   using needs = kvpolicy::needs<keys, recent_queries>;
-  using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
+  using verbs = kvpolicy::verbs<ops::compute_attention_mass_t, ops::pool_t>;
   static constexpr granularity decides = granularity::lane;
   static constexpr phase when = phase::prefill;
 
@@ -45,8 +45,8 @@ struct snapkv {
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{query_ring{window}}; }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
-    ops::attention_mass(exec, in.template get<keys>(), in.template get<recent_queries>(),
-                        {.rows = rows, .group = group, .last_rows = window}, out);
+    ops::compute_attention_mass(exec, in.template get<keys>(), in.template get<recent_queries>(),
+                                {.rows = rows, .group = group, .last_rows = window}, out);
     ops::pool(exec, pool, out, window);
   }
 

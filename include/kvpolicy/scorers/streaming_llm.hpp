@@ -1,10 +1,10 @@
 // StreamingLLM keeps the attention sinks and the most recent entries.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -1,10 +1,10 @@
 // TOVA scores tokens by the attention of the last query row, with one keep set for a whole layer.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/scratch.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
@@ -22,7 +22,7 @@ struct tova {
   static constexpr auto name = "tova";
   static constexpr auto fields() { return make_fields(field{"force_last", &tova::force_last}); }
   using needs = kvpolicy::needs<keys, recent_queries>;
-  using verbs = kvpolicy::verbs<ops::attention_mass_t>;
+  using verbs = kvpolicy::verbs<ops::compute_attention_mass_t>;
   static constexpr granularity decides = granularity::layer;
   static constexpr bool any_order = true;  // the last row sees every entry
 
@@ -30,8 +30,8 @@ struct tova {
   [[nodiscard]] static constexpr auto recorders() { return std::tuple{query_ring{1}}; }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
-    ops::attention_mass(exec, in.template get<keys>(), in.template get<recent_queries>(),
-                        {.group = reduction::mean, .lanes = reduction::mean, .last_rows = 1}, out);
+    ops::compute_attention_mass(exec, in.template get<keys>(), in.template get<recent_queries>(),
+                                {.group = reduction::mean, .lanes = reduction::mean, .last_rows = 1}, out);
   }
 
   friend bool operator==(tova const&, tova const&) = default;

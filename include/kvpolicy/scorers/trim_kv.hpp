@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/ops/row_norm.hpp>
-#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/parts/protect.hpp>
+#include <kvpolicy/parts/trigger.hpp>
 #include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/concept.hpp>
-#include <kvpolicy/trigger/trigger.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE {

@@ -1,7 +1,7 @@
 // A scorer with more recorders than it needs, so that several policies can share one state.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <tuple>

@@ -1,7 +1,7 @@
 // WG-KV scores a token by its write gate, which predicts from its key whether it will be read again.
 #pragma once
 
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/recorders/record_gate.hpp>
 #include <kvpolicy/scorers/concept.hpp>

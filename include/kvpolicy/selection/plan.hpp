@@ -13,11 +13,11 @@ namespace KVPOLICY_NAMESPACE {
 template <class Executor>
 class selection_plan {
  public:
-  /// Makes a plan for lanes of up to `batch.bound` entries in pages of `page` entries. `entry_bytes` is the size of K
-  /// and V of one entry of one lane.
+  /// Makes a plan for lanes of up to `batch.capacity` entries in pages of `page` entries. `entry_bytes` is the size of
+  /// K and V of one entry of one lane.
   selection_plan(Executor& exec, kvpolicy::lanes const& batch, int page, std::int64_t entry_bytes = 0)
       : counts_(exec, static_cast<std::size_t>(batch.size())),
-        positions_(exec, static_cast<std::size_t>(detail::pages_for(batch.bound, page))),
+        positions_(exec, static_cast<std::size_t>(detail::pages_for(batch.capacity, page))),
         lanes_(batch),
         page_(page),
         chosen_until_(static_cast<std::size_t>(batch.sequences), -1),
@@ -33,7 +33,7 @@ class selection_plan {
   [[nodiscard]] kvpolicy::lanes pages_of(kvpolicy::lanes const& batch) {
     std::int64_t const heads = lanes_.heads;
     kvpolicy::lanes made = batch;
-    made.bound = static_cast<int>(positions_.size());
+    made.capacity = static_cast<int>(positions_.size());
     made.count = {counts_.data() - lanes_.layer_begin * heads, heads * lanes_.layers(), heads, 1};
     made.position = {positions_.data(), 0, 0, 0};
     made.in_flight = nullptr;
@@ -56,7 +56,7 @@ class selection_plan {
     bool const chosen = one.sequence >= of.lanes.sequence_begin && one.sequence < of.lanes.sequence_end() &&
                         one.layer >= of.lanes.layer_begin && one.layer < of.lanes.layer_end;
     expects(chosen, "score", "segment", segment, "the latest choice was not about this lane");
-    int const pages = of.seen[of.lanes.index(one)];
+    int const pages = of.entry_count[of.lanes.index(one)];
     expects(page >= 0 && page < pages, "score", "page", page,
             [&] { return "the lane had " + std::to_string(pages) + " pages"; });
     return *(std::as_const(plan_).scores() + std::int64_t{segment} * static_cast<std::int64_t>(positions_.size()) +
@@ -72,7 +72,7 @@ class selection_plan {
   /// A view of this plan's memory for a keep set of `pages`. `publish` makes it the plan's keep set.
   [[nodiscard]] keep_set keep_storage(kvpolicy::lanes const& pages) {
     keep_set made = plan_.keep_storage(pages);
-    made.of = unit::page;
+    made.items = item::page;
     return made;
   }
   /// The layer at which the latest choice for a sequence of the batch ended; -1 if it did not finish.

@@ -2,17 +2,17 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/decision/bag.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
 #include <kvpolicy/decision/scratch.hpp>
+#include <kvpolicy/decision/signal_set.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 #include <kvpolicy/selection/plan.hpp>
-#include <kvpolicy/selection/refusals.hpp>
 #include <kvpolicy/selection/selection.hpp>
+#include <kvpolicy/selection/selection_refusals.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -64,7 +64,7 @@ void refuse_run_without_choice(Policy const& policy, lanes const& batch, selecti
   }
 }
 
-/// Chooses pages, after the caller has checked everything but the data in memory. `all_signals` is the bag of given and
+/// Chooses pages, after the caller has checked everything but the data in memory. `all_signals` is the set of given and
 /// recorded signals.
 template <executor Executor, page_decision Policy, class Source>
 void choose(Executor& exec, Policy const& policy, Source all_signals, shape const& model,
@@ -95,9 +95,9 @@ void select_given(Executor& exec, Policy const& policy, Given const& in, state<E
   using backend = typename Executor::backend;
   using score_type = score_of<Policy>;
   auto const recorders = recorders_of(policy.score);
-  using bag_type = bag_of<Policy, Given, Executor>;
-  if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
-                fits<deciding_hooks<score_type, Executor, bag_type, score_view>>()) {
+  using signal_set_type = signal_set_of<Policy, Given, Executor>;
+  if constexpr (signals_complete<score_type, signal_set_type>(typename score_type::needs{}) &&
+                fits<deciding_hooks<score_type, Executor, signal_set_type, score_view>>()) {
     sole_use const in_use("select", exec);
     check_policy("select", policy, state.model());
     check_same_lanes("select", "signals.lanes", in.lanes, into.lanes());
@@ -113,7 +113,7 @@ void select_given(Executor& exec, Policy const& policy, Given const& in, state<E
     refuse_given<backend>("select", policy.score, in);
     refuse_smaller<backend>("select", in);
     counting_signals<Given> const counted("select", exec, in, into.counted());
-    choose(exec, policy, bag_type(counted.get(), recorders, state), state.model(), into);
+    choose(exec, policy, signal_set_type(counted.get(), recorders, state), state.model(), into);
   }
 }
 
@@ -129,7 +129,7 @@ template <executor Executor, page_decision Policy>
   exec.reserve(detail::scratch_to_decide<typename Executor::backend>(policy, in.shape, in.lanes));
   selection_plan<Executor> made(exec, in.lanes, policy.score.page, entry_bytes(in));
   detail::visit_kinds_of_rows_of_scorer(
-      policy.score, [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); });
+      policy.score, [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.capacity); });
   return made;
 }
 

@@ -4,7 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/session/session_store.hpp>

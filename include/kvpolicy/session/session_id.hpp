@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <kvpolicy/core/error.hpp>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/session/token_hash.hpp>
 #include <span>
 #include <string>

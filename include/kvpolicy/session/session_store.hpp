@@ -6,8 +6,8 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstddef>
-#include <kvpolicy/core/error.hpp>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/session/session_id.hpp>
 #include <list>
 #include <memory>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/admission/admission.hpp>
-#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/decision/eviction.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/with_recorders.hpp>
 #include <kvpolicy/selection/selection.hpp>

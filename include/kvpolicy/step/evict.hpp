@@ -1,7 +1,7 @@
 // `evict` decides and carries the decision out, in turns if the plan is smaller than the batch.
 #pragma once
 
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/layout/applier.hpp>
 #include <type_traits>

@@ -11,7 +11,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 /// Erased recorders say at run time what each of them records.
 template <class Recorder>
-concept erased_recorder = requires(Recorder const& keeps) { keeps.all_born(); };
+concept erased_recorder = requires(Recorder const& keeps) { keeps.all_known_at_append(); };
 
 /// A recorder of numbers of entries that forwards change, in the window of an admission. It observes the forwards of
 /// the dual cache only (`observe_part`): the entries of a chunk outside of the cache start with nothing.
@@ -44,14 +44,15 @@ struct in_window {
   friend bool operator==(in_window const&, in_window const&) = default;
 };
 
-/// The recorders of pages that the window has as well: those of values from birth, and those of numbers of entries.
+/// The recorders of pages that the window has as well: those of values known when an entry is appended, and
+/// those of numbers of entries.
 /// Erased recorders say which of them.
 template <class... Recorders>
 constexpr auto recorders_in_window(std::tuple<Recorders...> const& all) {
   auto const one = []<class Recorder>(Recorder const& each) {
     if constexpr (erased_recorder<Recorder>) {
       return std::tuple{each.in_window()};
-    } else if constexpr (from_birth<Recorder>) {
+    } else if constexpr (known_at_append<Recorder>) {
       return std::tuple{each};
     } else if constexpr (of_entries<Recorder>) {
       return std::tuple{in_window<Recorder>{each}};
@@ -66,9 +67,9 @@ constexpr auto recorders_in_window(std::tuple<Recorders...> const& all) {
 template <class Recorder>
 bool observes_forwards([[maybe_unused]] Recorder const& keeps) {
   if constexpr (erased_recorder<Recorder>) {
-    return !keeps.all_born();
+    return !keeps.all_known_at_append();
   } else {
-    return !from_birth<Recorder>;
+    return !known_at_append<Recorder>;
   }
 }
 
@@ -78,7 +79,7 @@ bool keeps_rows([[maybe_unused]] Recorder const& keeps) {
   if constexpr (erased_recorder<Recorder>) {
     return keeps.keeps_rows();
   } else {
-    return !from_birth<Recorder> && !of_entries<Recorder>;
+    return !known_at_append<Recorder> && !of_entries<Recorder>;
   }
 }
 
@@ -101,7 +102,7 @@ void for_each_of_part(std::tuple<Recorders...> const& all, lanes const& batch, S
   auto const one = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
     auto const& keeps = std::get<I>(all);
     if constexpr (I >= At) visit(keeps, state.columns_from(first, batch));
-    first += keeps.columns(state.model(), state.lanes().bound).size();
+    first += keeps.columns(state.model(), state.lanes().capacity).size();
   };
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     (one(std::integral_constant<std::size_t, I>{}), ...);
@@ -113,7 +114,7 @@ template <class Backend, class Recorder, class Given>
 void refuse_pages(char const* call, [[maybe_unused]] Recorder const& keeps, [[maybe_unused]] Given const& in) {
   if constexpr (erased_recorder<Recorder>) {
     keeps.refuse_part(call, in);
-  } else if constexpr (!from_birth<Recorder>) {
+  } else if constexpr (!known_at_append<Recorder>) {
     refuse_rows<Backend>(call, typename Recorder::needs{}, in);
     refuse_part_of(call, keeps, in);
   }
@@ -135,7 +136,7 @@ template <class Executor, class Recorder, class Given>
 void observe_pages(Executor& exec, Recorder const& keeps, Given const& in, recorded_columns const& recorded) {
   if constexpr (erased_recorder<Recorder>) {
     keeps.observe_part(exec, in, recorded);
-  } else if constexpr (!from_birth<Recorder>) {
+  } else if constexpr (!known_at_append<Recorder>) {
     if constexpr (signals_complete<Recorder, Given>(typename Recorder::needs{})) keeps.observe(exec, in, recorded);
   }
 }

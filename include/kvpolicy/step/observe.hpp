@@ -4,8 +4,8 @@
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/decision/observe.hpp>
 #include <kvpolicy/step/cache_policy.hpp>
-#include <kvpolicy/step/check.hpp>
 #include <kvpolicy/step/in_window.hpp>
+#include <kvpolicy/step/step_checks.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -90,7 +90,7 @@ void observe(Executor& exec, cache_policy<Admit, Select, Evict> const& policy, s
   signals<OfPages...> const behind_window = detail::behind_window(in.lanes, of_pages);
   detail::check_policy("observe", detail::admitting(policy), state.window.model());
   detail::check_part_to_observe("signals.lanes", exec, of_window, in, state.window);
-  detail::check_part_to_observe("of_pages.lanes", exec, recorders, behind_window, state.global);
+  detail::check_part_to_observe("of_pages.lanes", exec, recorders, behind_window, state.pages);
   detail::check_one_batch(in.lanes, of_pages.lanes);
   detail::refuse_recorded_rows<backend>(of_window, "observe", in);
   detail::refuse_smaller<backend>("observe", behind_window);
@@ -98,24 +98,24 @@ void observe(Executor& exec, cache_policy<Admit, Select, Evict> const& policy, s
       of_window, in.lanes, state.window,
       [&](auto const& keeps, recorded_columns const&) { detail::refuse_window<backend>("observe", keeps, in); });
   detail::for_each_of_part<0, detail::recorders_in<Evict>>(
-      recorders, of_pages.lanes, state.global, [&](auto const& keeps, recorded_columns const&) {
+      recorders, of_pages.lanes, state.pages, [&](auto const& keeps, recorded_columns const&) {
         detail::refuse_pages<backend>("observe", keeps, behind_window);
       });
   if constexpr (detail::reads_on_host<backend>) detail::refuse_seen_rows("observe", in, state.window);
-  if constexpr (detail::reads_on_host<backend>) detail::refuse_seen_rows("observe", behind_window, state.global);
+  if constexpr (detail::reads_on_host<backend>) detail::refuse_seen_rows("observe", behind_window, state.pages);
   detail::counting_signals<signals<Given...>> const now("observe", exec, in, state.window.counted());
-  detail::counting_signals<signals<OfPages...>> const then("observe", exec, behind_window, state.global.counted());
+  detail::counting_signals<signals<OfPages...>> const then("observe", exec, behind_window, state.pages.counted());
   detail::record(exec, of_window, now.get(), state.window);
   detail::for_each_of_part<begin, end>(of_window, in.lanes, state.window,
                                        [&](auto const& keeps, recorded_columns const& recorded) {
                                          detail::observe_window(exec, keeps, now.get(), recorded);
                                        });
-  detail::for_each_of_part<0, detail::recorders_in<Evict>>(recorders, of_pages.lanes, state.global,
+  detail::for_each_of_part<0, detail::recorders_in<Evict>>(recorders, of_pages.lanes, state.pages,
                                                            [&](auto const& keeps, recorded_columns const& recorded) {
                                                              detail::observe_pages(exec, keeps, then.get(), recorded);
                                                            });
   detail::remember_rows<backend>(in, state.window);
-  detail::remember_rows<backend>(behind_window, state.global);
+  detail::remember_rows<backend>(behind_window, state.pages);
 }
 /// The same without an admission: passes the signals to the eviction's recorders. `in.lanes` are the lanes of the
 /// cache.

@@ -2,14 +2,14 @@
 #pragma once
 
 #include <kvpolicy/admission/dual.hpp>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/layout/append.hpp>
 #include <kvpolicy/layout/compact.hpp>
 #include <kvpolicy/selection/select.hpp>
 #include <kvpolicy/step/cache_policy.hpp>
-#include <kvpolicy/step/check.hpp>
 #include <kvpolicy/step/observe.hpp>
+#include <kvpolicy/step/step_checks.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -18,7 +18,7 @@ namespace detail {
 template <executor Executor, class Policy>
 [[nodiscard]] step_plan<Executor> plans_of_pages(Executor& exec, Policy const& policy, cache const& pages) {
   step_plan<Executor> made{std::nullopt, make_plan(exec, evicting(policy), pages, compact{}), std::nullopt};
-  if constexpr (is_there<decltype(policy.select)>) made.selecting.emplace(make_plan(exec, selecting(policy), pages));
+  if constexpr (is_there<decltype(policy.select)>) made.selection.emplace(make_plan(exec, selecting(policy), pages));
   return made;
 }
 
@@ -35,10 +35,11 @@ template <executor Executor, class Admit, class Select, class Evict>
   detail::check_window("make_state", policy.admit, both);
   detail::check_recorders_of_entries("make_state", policy.evict, both.window.shape);
   exec.reserve(detail::scratch_to_promote<typename Executor::backend>(both));
-  dual_state<Executor> made{make_state(exec, detail::admitting(policy), both.window, both.window.lanes.bound),
-                            make_state(exec, detail::evicting(policy), both.global.entries)};
+  dual_state<Executor> made{make_state(exec, detail::admitting(policy), both.window, both.window.lanes.capacity),
+                            make_state(exec, detail::evicting(policy), both.pages.entries)};
   lanes const& window = both.window.lanes;
-  int const rows = std::max(window.bound, both.global.entries.lanes.bound);  // a forward may be longer than the window
+  int const rows =
+      std::max(window.capacity, both.pages.entries.lanes.capacity);  // a forward may be longer than the window
   auto const count = [&](int kind) { made.window.counted().add(exec, kind, window.sequences, rows); };
   std::apply([&](auto const&... each) { (detail::visit_kinds_of_rows_of(each, count), ...); },
              detail::recorders_of_window(policy));
@@ -57,8 +58,8 @@ template <executor Executor, class Select, class Evict, class... Appliers>
 template <executor Executor, class Admit, class Select, class Evict>
 [[nodiscard]] step_plan<Executor> make_plan(Executor& exec, cache_policy<Admit, Select, Evict> const& policy,
                                             dual_cache const& both) {
-  step_plan<Executor> made = detail::plans_of_pages(exec, policy, both.global.entries);
-  made.exits.emplace(make_plan(exec, detail::admitting(policy), both));
+  step_plan<Executor> made = detail::plans_of_pages(exec, policy, both.pages.entries);
+  made.admission.emplace(make_plan(exec, detail::admitting(policy), both));
   return made;
 }
 /// The same without an admission.
@@ -73,7 +74,7 @@ template <executor Executor, class Select, class Evict>
 template <executor Executor, class... Parts, class... Given>
 void select_pages(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in,
                   state<Executor> const& pages, step_plan<Executor>& plans) {
-  select_pages(exec, detail::selecting(policy), in, pages, *plans.selecting);
+  select_pages(exec, detail::selecting(policy), in, pages, *plans.selection);
 }
 
 namespace detail {
@@ -87,10 +88,10 @@ void evict_checked(Executor& exec, Policy const& policy, signals<Given...> const
     auto const recorders = recorders_of(evict.score);
     auto const seen = in.with(pages.lanes, keys_of(pages), values_of(pages));
     using evict_type = std::remove_cvref_t<decltype(evict)>;
-    using bag_type = bag_of<evict_type, std::remove_cvref_t<decltype(seen)>, Executor>;
-    if constexpr (signals_complete<score_of<evict_type>, bag_type>(typename score_of<evict_type>::needs{})) {
-      decide_checked(exec, resolve(evict), bag_type(seen, recorders, state), pages.shape, plans.evicting);
-      compact{}.edit(exec, plans.evicting.keep(), pages, state, stats);
+    using signal_set_type = signal_set_of<evict_type, std::remove_cvref_t<decltype(seen)>, Executor>;
+    if constexpr (signals_complete<score_of<evict_type>, signal_set_type>(typename score_of<evict_type>::needs{})) {
+      decide_checked(exec, resolve(evict), signal_set_type(seen, recorders, state), pages.shape, plans.eviction);
+      compact{}.edit(exec, plans.eviction.keep(), pages, state, stats);
     }
   }
 }
@@ -141,9 +142,9 @@ template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, dual_cache& both,
               dual_state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats = nullptr) {
   detail::check_dual("maintain", both);
-  paged_lanes pages = both.global;
+  paged_lanes pages = both.pages;
   pages.entries.lanes = lanes_of_pages(both);
-  maintain(exec, policy, in, pages, state.global, plans, stats);
+  maintain(exec, policy, in, pages, state.pages, plans, stats);
 }
 /// The same for a cache without a free list of pages. The engine frees the places after each lane's last entry itself.
 template <executor Executor, class... Parts, class... Given>
@@ -178,30 +179,30 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
           dual_state<Executor>& state, step_plan<Executor>& plans, std::span<append_request const> new_tokens,
           Forward const& forward, step_stats* stats = nullptr) {
   detail::sole_use in_use("step", exec);
-  expects(plans.exits.has_value(), "step", "plan", "of a policy that admits nothing", "make_plan makes it");
-  exit_plan<Executor>& exits = *plans.exits;
+  expects(plans.admission.has_value(), "step", "plan", "of a policy that admits nothing", "make_plan makes it");
+  exit_plan<Executor>& exits = *plans.admission;
   auto const admit = window_part(policy);
   auto const seen = in.with(both.window.lanes, keys_of(both.window), values_of(both.window));
   detail::check_exits("step", exec, admit, seen, both, state, exits);
-  paged_lanes pages = both.global;
+  paged_lanes pages = both.pages;
   pages.entries.lanes = lanes_of_pages(both);
-  detail::check_pages("step", exec, policy, in, pages.entries, state.global, plans);
+  detail::check_pages("step", exec, policy, in, pages.entries, state.pages, plans);
   for (append_request const& each : new_tokens) detail::check_append("step", both.window, state.window, each);
-  ops::refuse_new_tokens(exec, "step", both.window.lanes, both.global.entries.lanes, new_tokens);
+  ops::refuse_new_tokens(exec, "step", both.window.lanes, both.pages.entries.lanes, new_tokens);
   auto const tokens = exits.tokens().first(static_cast<std::size_t>(both.window.lanes.sequences));
   int const first = both.window.lanes.sequence_begin;
   std::fill(tokens.begin(), tokens.end(), 0);
   for (append_request const& each : new_tokens) {
     if (!each.in_flight) tokens[static_cast<std::size_t>(each.sequence - first)] += each.tokens;
   }
-  if constexpr (detail::is_there<decltype(policy.evict)>) plans.evicting.withdraw();
+  if constexpr (detail::is_there<decltype(policy.evict)>) plans.eviction.withdraw();
   detail::retire_checked("step", exec, admit, seen, both, state, exits, tokens, promoted{},
                          stats != nullptr ? &stats->promoted : nullptr);
   for (append_request const& each : new_tokens) detail::append_checked(exec, both.window, state.window, each);
   in_use.end();
   forward();
   detail::sole_use const again("step", exec);
-  detail::maintain_checked(exec, policy, in, pages, state.global, plans, stats != nullptr ? &stats->evicted : nullptr);
+  detail::maintain_checked(exec, policy, in, pages, state.pages, plans, stats != nullptr ? &stats->evicted : nullptr);
 }
 
 /// The same for one sequence.
@@ -227,7 +228,7 @@ void step(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, si
   detail::check_pages("step", exec, policy, in, all, state, plans);
   detail::check_append("step", all, state, new_tokens);
   detail::append_checked(exec, all, state, new_tokens);
-  if constexpr (detail::is_there<Evict>) plans.evicting.withdraw();
+  if constexpr (detail::is_there<Evict>) plans.eviction.withdraw();
   in_use.end();
   forward();
   detail::sole_use const again("step", exec);

@@ -1,6 +1,6 @@
 // What only a decision can tell: what a scorer makes of its executor and its signals. See cmake/expect_forms.py.
 #include <kvpolicy/decision/decide.hpp>
-#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/decision/eviction.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 
 #include "executor.hpp"

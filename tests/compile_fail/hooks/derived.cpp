@@ -1,5 +1,5 @@
 // A part that inherits another one's comparison or fields. See cmake/expect_forms.py.
-#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/decision/eviction.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
 
 namespace kv = kvpolicy;

@@ -80,7 +80,7 @@ kv::admission const admitting{ADMIT};
 
 // form SELECT: kv::knorm{}, kv::per_lane{512}
 //   this policy's scorer scores tokens, but a selection needs one of pages: `static constexpr auto scores_of =
-//   kvpolicy::unit::page`
+//   kvpolicy::item::page`
 // form SELECT: kv::quest{}, 512
 //   this policy's budget is a number, but it must be a budget such as kvpolicy::per_lane{64}
 #ifndef SELECT

@@ -1,6 +1,6 @@
 // A recorder's members in every wrong form. See cmake/expect_forms.py.
 #include <kvpolicy/decision/decide.hpp>
-#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/decision/eviction.hpp>
 
 #include "executor.hpp"
 
@@ -79,10 +79,10 @@ struct kept {};
   void forget(auto&, kv::lanes const&, kv::recorded_columns const&, int, int) const {}
 #endif
 
-// form BORN: bool from_birth = true;
-//   this recorder's member `from_birth` is no static constant, but ... `static constexpr bool from_birth`
+// form BORN: bool known_at_append = true;
+//   this recorder's member `known_at_append` is no static constant, but ... `static constexpr bool known_at_append`
 #ifndef BORN
-#define BORN static constexpr bool from_birth = true;
+#define BORN static constexpr bool known_at_append = true;
 #endif
 
 // form ENTRIES: bool of_entries = true;

@@ -1,5 +1,5 @@
 // A scorer's members in every wrong form. See cmake/expect_forms.py.
-#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/decision/eviction.hpp>
 
 namespace kv = kvpolicy;
 
@@ -48,12 +48,12 @@ namespace kv = kvpolicy;
 
 // form MEMBER: int refuse = 1;
 //   this scorer's member `refuse` is a data member, but ... `refuse(exec, in) const`
-// form MEMBER: bool reduces_ranks = true;
-//   this scorer's member `reduces_ranks` is a data member, but ... `reduces_ranks() const`, which returns a bool
-// form MEMBER: bool reduces_ranks() { return true; }
-//   this scorer's member `reduces_ranks` is not const, but ... `reduces_ranks() const`, which returns a bool
-// form MEMBER: bool reduces_ranks(int) const { return true; }
-//   this scorer's member `reduces_ranks` takes other parameters, or is not public, but ... `reduces_ranks() const`
+// form MEMBER: bool safe_across_ranks = true;
+//   this scorer's member `safe_across_ranks` is a data member, but ... `safe_across_ranks() const`, which returns a bool
+// form MEMBER: bool safe_across_ranks() { return true; }
+//   this scorer's member `safe_across_ranks` is not const, but ... `safe_across_ranks() const`, which returns a bool
+// form MEMBER: bool safe_across_ranks(int) const { return true; }
+//   this scorer's member `safe_across_ranks` takes other parameters, or is not public, but ... `safe_across_ranks() const`
 // form MEMBER: int spare_rows = 1;
 //   this scorer's member `spare_rows` is a data member, but ... `spare_rows(kvpolicy::lanes const&, kvpolicy::shape const&) const`
 // form MEMBER: int spare_rows(kv::lanes const&) const { return 1; }
@@ -64,7 +64,7 @@ namespace kv = kvpolicy;
 //   this scorer's member `ranks_candidates` is no static constant, but ... `static constexpr bool ranks_candidates`
 // form MEMBER: static bool ranks_candidates() { return true; }
 //   this scorer's member `ranks_candidates` has another type, or returns one, but ... `static constexpr bool ranks_candidates`
-// form MEMBER: kv::unit scores_of = kv::unit::page;
+// form MEMBER: kv::item scores_of = kv::item::page;
 //   this scorer's member `scores_of` is no static constant, but ... `static constexpr kvpolicy::unit scores_of`
 // form MEMBER: std::string name = "mine";
 //   this part of a policy's member `name` is no static constant, but ... `static constexpr auto name`

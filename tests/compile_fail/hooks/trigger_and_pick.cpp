@@ -1,5 +1,5 @@
 // A trigger's and a pick's members in every wrong form. See cmake/expect_forms.py.
-#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/decision/eviction.hpp>
 #include <kvpolicy/scorers/full.hpp>
 
 namespace kv = kvpolicy;

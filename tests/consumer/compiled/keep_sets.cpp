@@ -59,8 +59,8 @@ struct engine {
       for (int t = 0; t < tokens; ++t) {
         kv::place const at = cache.where.at(one, counts[static_cast<std::size_t>(i)] + t);
         for (int d = 0; d < 16; ++d) {
-          store(cache.k.row(one.layer, at, one.head) + d * cache.k.dim, next());
-          store(cache.v.row(one.layer, at, one.head) + d * cache.v.dim, next());
+          store(cache.k.row(one.layer, at, one.head) + d * cache.k.channel_stride, next());
+          store(cache.v.row(one.layer, at, one.head) + d * cache.v.channel_stride, next());
         }
       }
     }
@@ -86,7 +86,7 @@ void run(Policy const& policy, Applier const& how, engine& with, kv::host_execut
     for (int lane = 0; lane < lanes; ++lane) {
       int const segment = kv::segment_of(keep.lanes, keep.decides, lane);
       for (int const kept : keep.listed(segment)) of.see(kept);
-      for (int e = 0; scores && e < keep.seen[segment]; ++e) of.see(std::bit_cast<int>(plan.score(segment, e)));
+      for (int e = 0; scores && e < keep.entry_count[segment]; ++e) of.see(std::bit_cast<int>(plan.score(segment, e)));
     }
     kv::apply_stats stats;
     kv::apply(exec, how, plan, with.cache, state, &stats);

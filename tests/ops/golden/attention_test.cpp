@@ -41,7 +41,7 @@ void add_mass(folded& all, dice& random, kv::isa level, lane_options const& of, 
   for (float& each : lse) each = static_cast<float>(random.real(4) + 3);
   int count = of.entries;
   kv::lanes const lanes{
-      .layer_end = 1, .heads = 1, .bound = of.entries, .count = {&count}, .position = {position.data()}};
+      .layer_end = 1, .heads = 1, .capacity = of.entries, .count = {&count}, .position = {position.data()}};
   kv::keys from{
       {{keys.data(), of.element, of.dims, 0, 0, key, 0, kv::bytes_of(of.element)}, kv::identity_map(of.entries, 1)},
       of.logits};
@@ -50,9 +50,10 @@ void add_mass(folded& all, dice& random, kv::isa level, lane_options const& of, 
                       of.heads,       of.rows,        {at.data()}};
   if (of.lse) rows.lse = {lse.data(), 0, 0, of.rows};
   kv::host_executor exec(1, level);
-  exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch({1, of.heads, 1, of.dims}, of.entries));
+  exec.reserve(
+      kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch({1, of.heads, 1, of.dims}, of.entries));
   auto const out = kv::contiguous_scores(lanes, kv::granularity::lane, mass.data(), of.entries + 3);
-  kv::ops::attention_mass(exec, from, rows, how, out);
+  kv::ops::compute_attention_mass(exec, from, rows, how, out);
   all.add(std::span<float const>(mass));
 }
 
@@ -95,7 +96,7 @@ std::uint64_t of_products(kv::isa level, kv::codec element, bool many) {
 TEST_SUITE("ops/golden/attention") {
   using namespace golden_attention_test;
 
-  TEST_CASE("attention_mass gives the bits that it gave before") {
+  TEST_CASE("compute_attention_mass gives the bits that it gave before") {
     for_each_isa([](kv::isa level) {
       if (level > kv::isa::avx512) return;  // these round to bf16
       constexpr std::uint64_t golden[3][6] = {{0x32D0B889DFAAD4E6u, 0x3E10316A1E022BC9u, 0xA38C47FEDCAB4A46u,

@@ -52,19 +52,24 @@ struct model {
     }
     for (std::size_t b = 0; b < bytes.size(); ++b) bytes[b] = static_cast<std::byte>(b * 7);
     auto const at = std::int64_t{16} * units;
-    plane = {
-        .base = rows.data(), .element = kv::codec::bf16, .dims = 8, .layer = 2 * at, .unit = 16, .head = at, .dim = 2};
+    plane = {.base = rows.data(),
+             .element = kv::codec::bf16,
+             .channels = 8,
+             .layer_stride = 2 * at,
+             .unit_stride = 16,
+             .head_stride = at,
+             .channel_stride = 2};
     cache = {{.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 8},
              {.layer_end = 2,
               .heads = 2,
-              .bound = bound,
+              .capacity = bound,
               .count = {counts.data(), 0, 2, 1},
               .position = rows_of(position),
               .in_flight = &in_flight},
              plane,
              plane,
              kv::slot_map({list.data(), 0, 2 * bound, bound}, units)};
-    cache.v.dims = 0;
+    cache.v.channels = 0;
     keep.lanes = cache.lanes;
     keep.indptr = ends.data();
     keep.indices = kept.data();
@@ -115,7 +120,7 @@ std::uint64_t of_edits(kv::isa level, Verb const& verb) {
 void replace(kv::host_executor& exec, model& on, bool lists) {
   on.cache.lanes.order = rows_of(on.order);
   std::vector<std::int64_t> ends{0, 1, 2, 3, 4};
-  on.keep = {on.cache.lanes, kv::granularity::lane, kv::unit::token, kv::side::dropped, ends.data(), on.dropped.data()};
+  on.keep = {on.cache.lanes, kv::granularity::lane, kv::item::token, kv::side::dropped, ends.data(), on.dropped.data()};
   for (int i = 0; i < 3 && on.counts[0] - on.in_flight > 4; ++i) {
     kv::ops::replace_listed(exec, on.keep, on.cache, lists ? rows_of(on.list) : kv::by_lane<int>{}, on.columns);
     for (int& ordinal : on.dropped) ordinal /= 2;

@@ -47,16 +47,16 @@ std::uint64_t of_gates(kv::isa level) {
         std::vector<std::byte> const rows = any_rows(from.random, kv::codec::bf16, at(entries * dims), true);
         kv::plane const plane{.base = const_cast<std::byte*>(rows.data()),
                               .element = kv::codec::bf16,
-                              .dims = dims,
-                              .token = 2 * std::int64_t{dims},
-                              .dim = 2};
+                              .channels = dims,
+                              .token_stride = 2 * std::int64_t{dims},
+                              .channel_stride = 2};
         kv::row_view const view{plane, kv::identity_map(entries)};
         kv::hidden_rows hidden_of;
         hidden_of.base = rows.data(), hidden_of.dims = dims, hidden_of.element = kv::codec::bf16,
         hidden_of.row = 2 * std::int64_t{dims};
         std::vector<int> count{entries, entries};
         std::vector<float> out(at(2 * entries));
-        kv::lanes lanes{.layer_end = 1, .heads = 1, .bound = entries, .count = {count.data(), 0, 0, 1}};
+        kv::lanes lanes{.layer_end = 1, .heads = 1, .capacity = entries, .count = {count.data(), 0, 0, 1}};
         kv::host_executor exec(1, level);
         kv::ops::write_gates.reserve(exec, writing);
         kv::ops::retention_gates.reserve(exec, keeping);
@@ -91,16 +91,16 @@ std::uint64_t of_heads(kv::isa level) {
       for (int e = 0; e < entries; ++e) position.push_back(e);
       int count = entries;
       kv::cache in;
-      in.lanes = {.layer_end = 1, .heads = 3, .bound = entries, .count = {&count}, .position = {position.data()}};
-      in.k = {.base = numbers.data(), .element = kv::codec::f16, .dims = dims, .dim = 2};
-      in.k.token = 2 * dims, in.k.head = entries * in.k.token;
+      in.lanes = {.layer_end = 1, .heads = 3, .capacity = entries, .count = {&count}, .position = {position.data()}};
+      in.k = {.base = numbers.data(), .element = kv::codec::f16, .channels = dims, .channel_stride = 2};
+      in.k.token_stride = 2 * dims, in.k.head_stride = entries * in.k.token_stride;
       in.where = kv::identity_map(entries);
       kv::turn_queries turn;
       turn.base = reinterpret_cast<std::byte const*>(from.take(3 * dims)), turn.element = kv::codec::f32;
       turn.dims = dims, turn.heads = 3, turn.rows = 1, turn.head = turn.row = 4 * std::int64_t{dims};
       std::vector<float> features(at((entries + 1) * dims)), scores(entries, 0.25f), sums(at(entries * dims * 3));
       scores[9] = -std::numeric_limits<float>::infinity();
-      kv::score_view const out = kv::contiguous_scores(in.lanes, kv::granularity::token, scores.data(), entries);
+      kv::score_view const out = kv::contiguous_scores(in.lanes, kv::granularity::sequence, scores.data(), entries);
       kv::token_features const tokens{features.data(), dims, entries};
       int const each = (dims + 2) / 3;
       kv::key_sums const recorded{{sums.data(), 0, 0, std::int64_t{entries} * each}, each, 1};

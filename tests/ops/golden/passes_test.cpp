@@ -99,10 +99,10 @@ std::uint64_t of_slots(kv::isa simd_level) {
         all.add(kernels.inside(slot.data(), count, static_cast<unsigned>(2 * count + 1), -1) ? 1 : 0);
         all.add(kernels.ascends(numbers.data(), count) ? 1 : 0);
         all.add(kernels.ascends(position.data(), count) ? 1 : 0);
-        all.add(kernels.as_mapped(slot.data(), position.data(), count, map.data()) ? 1 : 0);
+        all.add(kernels.matches_map(slot.data(), position.data(), count, map.data()) ? 1 : 0);
         std::vector<int> anywhere(2 * entries + 17);
         for (std::size_t e = 0; e < entries; ++e) anywhere[static_cast<std::size_t>(slot[e])] = position[e];
-        all.add(kernels.as_mapped(position.data(), slot.data(), count, anywhere.data()) ? 1 : 0);
+        all.add(kernels.matches_map(position.data(), slot.data(), count, anywhere.data()) ? 1 : 0);
         all.add(kv::detail::count_set(marks.data(), count));
         std::vector<unsigned char> bytes(2 * entries + 8);
         bytes[entries] = 1;
@@ -112,8 +112,8 @@ std::uint64_t of_slots(kv::isa simd_level) {
         for (bool const in_place : {false, true}) {
           std::vector<int> list = slot, kept(entries), dropped(entries);
           std::vector<unsigned char> units(2 * entries + 8);
-          kernels.split(marks.data(), count, gone, list.data(), in_place ? list.data() : kept.data(), dropped.data(),
-                        units.data());
+          kernels.partition(marks.data(), count, gone, list.data(), in_place ? list.data() : kept.data(),
+                            dropped.data(), units.data());
           auto const left = static_cast<std::size_t>(count - gone);
           all.add(std::span<int const>(in_place ? list : kept).first(left));
           all.add(std::span<int const>(dropped).first(static_cast<std::size_t>(gone)));
@@ -122,10 +122,10 @@ std::uint64_t of_slots(kv::isa simd_level) {
         std::vector<int> taken(entries, -9);
         std::vector<int> first(map.begin(), map.begin() + count);
         int const room = count - gone;
-        all.add(kernels.take(marks.data(), count, -1, first.data(), room, taken.data()));
+        all.add(kernels.collect_live(marks.data(), count, -1, first.data(), room, taken.data()));
         all.add(std::span<int const>(taken));
         all.add(std::span<int const>(first));
-        kernels.redirect(marks.data(), position.data(), count, -7, map.data());
+        kernels.redirect_to_dead(marks.data(), position.data(), count, -7, map.data());
         all.add(std::span<int const>(map));
       }
     }

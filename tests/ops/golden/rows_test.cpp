@@ -58,7 +58,7 @@ std::uint64_t of_memory(kv::isa level) {
         kv::host_executor exec(1, level);
         exec.reserve(kv::implementation<kv::ops::update_query_memory_t, kv::host>::scratch({1, 2, 1, dims}, 0));
         int count = 1;
-        kv::lanes const lanes{.layer_end = 1, .heads = 1, .bound = 1, .count = {&count}};
+        kv::lanes const lanes{.layer_end = 1, .heads = 1, .capacity = 1, .count = {&count}};
         for (kv::query_memory_update const how : {kv::query_memory_update{0.6f, true, 40}, {0.3f, false, 70}, {}}) {
           kv::ops::update_query_memory(exec, lanes, turn, how, kv::by_lane<float>{memory.data()});
           all.add(std::span<float const>(memory));
@@ -82,7 +82,7 @@ std::uint64_t of_numbers(kv::isa level) {
         kv::entry_numbers from;
         from.base = numbers.data(), from.element = element, from.entries = tokens;
         from.head = kv::bytes_of(element), from.entry = from.head * heads;
-        kv::lanes const lanes{.layer_end = 1, .heads = heads, .bound = tokens, .count = {count.data(), 0, 0, 1}};
+        kv::lanes const lanes{.layer_end = 1, .heads = heads, .capacity = tokens, .count = {count.data(), 0, 0, 1}};
         kv::host_executor exec(1, level);
         kv::ops::append_column(exec, lanes, from, kv::by_lane<float>{column.data(), 0, 0, tokens});
         all.add(std::span<float const>(column));
@@ -103,14 +103,15 @@ std::uint64_t of_turns(kv::isa level) {
       for (int e = 0; e < entries; ++e) position.push_back(e * random.below(300) + e % 3);
       int count = entries;
       kv::cache in;
-      in.lanes = {.layer_end = 1, .heads = 1, .bound = entries, .count = {&count}, .position = {position.data()}};
-      in.k = {.base = numbers.data(), .element = element, .dims = dims, .dim = kv::bytes_of(element)};
-      in.k.token = in.k.dim * dims, in.k.unit = entries * in.k.token;
+      in.lanes = {.layer_end = 1, .heads = 1, .capacity = entries, .count = {&count}, .position = {position.data()}};
+      in.k = {.base = numbers.data(), .element = element, .channels = dims, .channel_stride = kv::bytes_of(element)};
+      in.k.token_stride = in.k.channel_stride * dims, in.k.unit_stride = entries * in.k.token_stride;
       in.where = kv::identity_map(entries);
       kv::host_executor exec(1, level);
       exec.reserve(kv::implementation<kv::ops::rerotate_t, kv::host>::scratch(in));
       kv::ops::rerotate(exec, in.lanes, in, kv::rope{});
-      for (std::int64_t i = 0; i < entries * dims; ++i) all.add(kv::load(element, numbers.data() + i * in.k.dim));
+      for (std::int64_t i = 0; i < entries * dims; ++i)
+        all.add(kv::load(element, numbers.data() + i * in.k.channel_stride));
     }
   }
   return all.bits();

@@ -107,9 +107,9 @@ std::uint64_t of_bounds(kv::isa level, kv::codec element) {
       int known = 0;
       kv::plane const plane{.base = rows.data(),
                             .element = element,
-                            .dims = dims,
-                            .token = dims * kv::bytes_of(element),
-                            .dim = kv::bytes_of(element)};
+                            .channels = dims,
+                            .token_stride = dims * kv::bytes_of(element),
+                            .channel_stride = kv::bytes_of(element)};
       owned_lanes const lanes(entries);
       kv::host_executor exec(1, level);
       exec.reserve(kv::implementation<kv::ops::extend_bounds_t, kv::host>::scratch({.head_dim = dims}, 0));

@@ -16,8 +16,8 @@ struct add_probability {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = lanes.at(static_cast<int>(i / lanes.bound));
-    int const e = static_cast<int>(i % lanes.bound);
+    lane const one = lanes.at(static_cast<int>(i / lanes.capacity));
+    int const e = static_cast<int>(i % lanes.capacity);
     if (e >= lanes.committed(one) || e >= from.entries) return;
     int const group = from.heads / lanes.heads;
     int const rows = from.committed_rows(lanes, one);
@@ -50,7 +50,7 @@ struct implementation<ops::add_probabilities_t, Backend> {
   static void run(Executor& exec, lanes const& batch, attention_probabilities const& from, reduction group,
                   by_lane<float> const& mass) {
     if (from.rows == 0) return;
-    detail::launch_each(exec, std::int64_t{batch.size()} * batch.bound,
+    detail::launch_each(exec, std::int64_t{batch.size()} * batch.capacity,
                         detail::add_probability{batch, from, group, mass});
   }
 };

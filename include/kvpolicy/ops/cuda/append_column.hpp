@@ -88,8 +88,8 @@ struct implementation<ops::append_column_t, Backend> {
   static void run(Executor& exec, lanes const& batch, entry_numbers const& new_numbers, by_lane<float> const& column) {
     if (new_numbers.position.data != nullptr || batch.in_flight != nullptr)
       return run_counted(exec, batch, new_numbers, column);
-    int const most =
-        new_numbers.counts.data != nullptr || new_numbers.entries > batch.bound ? batch.bound : new_numbers.entries;
+    int const most = new_numbers.counts.data != nullptr || new_numbers.entries > batch.capacity ? batch.capacity
+                                                                                                : new_numbers.entries;
     detail::launch_each(exec, batch.size(), detail::check_numbers{batch, new_numbers, exec.faults()});
     detail::launch_each_unless_fault(exec, std::int64_t{batch.size()} * most,
                                      detail::append_number{batch, new_numbers, column, most});

@@ -230,7 +230,7 @@ struct implementation<ops::append_rows_t, Backend> {
       into.source = detail::promoted_source(source);
       into.from = detail::entry_rows_of("promote", *source.from);
       into.columns = detail::moved_with("promote", columns, source.columns);
-      std::int64_t const entries = std::min(most, source.keep->lanes.bound);
+      std::int64_t const entries = std::min(most, source.keep->lanes.capacity);
       into.pieces = detail::blocks_for_rows(exec, into.to.lanes.size(), entries * into.planes.count);
     }
   };

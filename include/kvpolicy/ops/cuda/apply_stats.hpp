@@ -73,7 +73,7 @@ struct free_tails_kernel {
       before = max_op{}(before, count);
       after = max_op{}(after, listed_for(keep, one).count + count - lanes.committed(one));
     }
-    before = min_op{}(block.reduce(storage, before, max_op{}), lanes.bound);
+    before = min_op{}(block.reduce(storage, before, max_op{}), lanes.capacity);
     block.sync();
     after = min_op{}(block.reduce(storage, after, max_op{}), before);
     row_units const has{units(after), units(before) - units(after)};
@@ -125,7 +125,7 @@ struct stats_of_dropped {
   [[nodiscard]] KVPOLICY_HD apply_stats operator()(lane one) const {
     std::int64_t const dropped = listed_for(keep, one).count;
     int const segment = segment_of(keep.lanes, keep.decides, keep.lanes.index(one));
-    return {keep.seen[segment] - dropped, dropped, *lanes.count.row(one)};
+    return {keep.entry_count[segment] - dropped, dropped, *lanes.count.row(one)};
   }
 };
 

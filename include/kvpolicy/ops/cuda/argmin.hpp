@@ -23,7 +23,7 @@ struct finalize_argmin {
   keep_set const& keep;
   [[nodiscard]] KVPOLICY_HD int number(packed_result result) const { return result.listed() > 0 ? 1 : 0; }
   KVPOLICY_HD void place(packed_result result, segment_place at, report& found) const {
-    int const count = keep.seen[at.segment];
+    int const count = keep.entry_count[at.segment];
     found.nan_scores += result.aux_count();
     found.over_budget += count - number(result) > rule.budget(scores.lane_of(at.segment), count) ? 1 : 0;
     if (result.listed() > 0) {

@@ -24,7 +24,7 @@ class mass_call {
     task_.scores = out;
     task_.domain = how.domain;
     task_.group = rows.rows > 0 ? rows.heads / out.lanes.heads : 1;
-    task_.scale = scale_of(from.logits, from.rows.dims);
+    task_.scale = scale_of(from.logits, from.rows.channels);
     task_.soft_cap = from.logits.soft_cap;
     sinks_ = from.logits.sinks;
     task_.last_rows = how.last_rows;
@@ -85,10 +85,12 @@ class mass_call {
     return how_.rows != reduction::max && group && !(task_.soft_cap > 0);
   }
   void check_rows() const {
-    expects(given_ || rows() <= sums_storage::most_rows || is_additive(), "attention_mass", "queries.rows", rows(), [] {
-      return "a device takes " + std::to_string(sums_storage::most_rows) +
-             " rows at once, of more it can add masses up and nothing else, unless their log-sum-exps are given";
-    });
+    expects(
+        given_ || rows() <= sums_storage::most_rows || is_additive(), "compute_attention_mass", "queries.rows", rows(),
+        [] {
+          return "a device takes " + std::to_string(sums_storage::most_rows) +
+                 " rows at once, of more it can add masses up and nothing else, unless their log-sum-exps are given";
+        });
   }
 
  private:
@@ -123,7 +125,7 @@ class mass_launches {
         call_(call),
         product_(product),
         scores_(call.task().scores),
-        storage_(call.task().group, scores_.lanes.bound, scores_.lanes.size(), exec.scratch()) {}
+        storage_(call.task().group, scores_.lanes.capacity, scores_.lanes.size(), exec.scratch()) {}
 
   void run() {
     if (call_.sums_are_given() || call_.rows() == 0) return masses(0, std::numeric_limits<int>::max());
@@ -157,7 +159,7 @@ class mass_launches {
 
   void masses(int first, int most) {
     int const entries = entries_of_piece();
-    int const pieces = (scores_.lanes.bound + entries - 1) / entries;
+    int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
     typename mass_kernels<Product>::masses const kernel{call_.part(first, most, call_.task().rows_apart),
                                                         product_,
                                                         known_sums{call_.sums_are_given(), storage_},
@@ -171,7 +173,7 @@ class mass_launches {
   [[nodiscard]] int entries_of_piece() const {
     int tiles = (exec_.config().entries_of_a_block + tile_entries - 1) / tile_entries;
     if constexpr (mass_kernels<Product>::packs) return entries_of_waves(2 * tiles);
-    auto const blocks = [&] { return scores_.segments() * (scores_.lanes.bound / (tiles * tile_entries) + 1); };
+    auto const blocks = [&] { return scores_.segments() * (scores_.lanes.capacity / (tiles * tile_entries) + 1); };
     while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
     return tiles * tile_entries;
   }
@@ -180,7 +182,7 @@ class mass_launches {
   [[nodiscard]] int entries_of_waves(int most) const {
     using kernel = typename mass_kernels<Product>::masses;
     std::int64_t const at_once = std::int64_t{kernel::least_blocks} * exec_.config().processors;
-    std::int64_t const tiles = (scores_.lanes.bound + tile_entries - 1) / tile_entries;
+    std::int64_t const tiles = (scores_.lanes.capacity + tile_entries - 1) / tile_entries;
     std::int64_t const all = tiles * scores_.segments();
     std::int64_t const waves = (all + at_once * most - 1) / (at_once * most);
     std::int64_t const pieces = at_once * waves / (scores_.segments() > 0 ? scores_.segments() : 1);
@@ -204,23 +206,23 @@ class mass_launches {
 /// where the masses of rows add up, or with `rows.lse`. Scratch: 8 bytes for each lane, stretch of 1024 entries (64 at
 /// most) and each of 256 rows, and 8 bytes for each of 1024 rows of a lane's query heads.
 template <kernel_backend Backend>
-struct implementation<ops::attention_mass_t, Backend> {
+struct implementation<ops::compute_attention_mass_t, Backend> {
   static std::size_t scratch(shape const& model, lanes const& batch) {
-    return detail::sums_storage(model.group(), batch.bound, batch.size(), nullptr).bytes(batch.size());
+    return detail::sums_storage(model.group(), batch.capacity, batch.size(), nullptr).bytes(batch.size());
   }
 
   template <class Executor>
   static void run(Executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
                   score_view const& out) {
-    detail::check_aligned("attention_mass", "keys", from.rows);
-    if (rows.rows > 0) detail::check_aligned("attention_mass", rows);
+    detail::check_aligned("compute_attention_mass", "keys", from.rows);
+    if (rows.rows > 0) detail::check_aligned("compute_attention_mass", rows);
     detail::mass_call const call(from, rows, how, out);
     call.check_rows();
     if (out.segments() == 0) return;
     if (!call.sums_are_given() && call.rows() > 0) {
       int const lanes = out.lanes.size();
-      detail::check_scratch("attention_mass", exec,
-                            detail::sums_storage(call.task().group, out.lanes.bound, lanes, nullptr).bytes(lanes));
+      detail::check_scratch("compute_attention_mass", exec,
+                            detail::sums_storage(call.task().group, out.lanes.capacity, lanes, nullptr).bytes(lanes));
     }
     if (rows.rows > 0 && call.is_plain_sum()) {
       bool const done = run_fragments<codec::bf16, 2>(exec, call) || run_fragments<codec::f16, 2>(exec, call) ||

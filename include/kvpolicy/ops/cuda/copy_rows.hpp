@@ -45,7 +45,7 @@ struct implementation<ops::copy_rows_t, Backend> {
                                     detail::entry_rows_of("copy_rows", from), detail::entry_rows_of("copy_rows", to),
                                     1};
     kernel.pieces =
-        detail::blocks_for_rows(exec, from.lanes.size(), std::int64_t{from.lanes.bound} * kernel.to.planes.count);
+        detail::blocks_for_rows(exec, from.lanes.size(), std::int64_t{from.lanes.capacity} * kernel.to.planes.count);
     detail::launch_unless_fault(exec, launch_shape{from.lanes.size() * kernel.pieces, exec.threads().row, 0}, kernel);
   }
 };

@@ -1,8 +1,8 @@
 // Device implementations of the verbs that change counts.
 #pragma once
 
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/cuda/apply_stats.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/cuda/lists/rows.hpp>
 #include <kvpolicy/ops/cuda/lists/stale_plans.hpp>  // IWYU pragma: export
@@ -26,7 +26,7 @@ struct append_check {
     int const count = *lanes.count.row(one);
     int const index = lanes.index(one);
     if (!counts_fit(lanes, one)) return report_fault(block, faults, fault::append_count, index, count);
-    if (new_tokens.tokens > lanes.bound - count)
+    if (new_tokens.tokens > lanes.capacity - count)
       report_fault(block, faults, fault::append_bound, index, new_tokens.tokens);
     int const last = lanes.order_of(one).newest_of(lanes.position.row(one), count);
     if (new_tokens.position <= last) report_fault(block, faults, fault::append_position, index, new_tokens.position);
@@ -83,7 +83,7 @@ struct append_kernel {
     }
     for (int i = 0; i < columns.count; ++i) {
       recorded_column const& each = columns.of[i];
-      if (each.about.one != per::lane_entry) continue;
+      if (each.about.extent != column_extent::lane_entry) continue;
       std::int64_t const width = each.about.bytes;
       zero_part(each.rows.row(one) + first * width, length * width, block.thread(), block.threads());
     }
@@ -130,7 +130,7 @@ struct truncate_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     raise_epochs_of(block, lanes, sequence, epochs);
-    int gone = lanes.bound;
+    int gone = lanes.capacity;
     for (int i = block.thread(); i < counts.of_sequence(); i += block.threads()) {
       lane const one = counts.at(sequence, i);
       int* const count = lanes.count.row(one);

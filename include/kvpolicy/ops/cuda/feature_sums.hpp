@@ -39,8 +39,8 @@ struct feature_sums_body {
     kvpolicy::lanes const& lanes = adder.lanes;
     int const pieces = out.dims / Each;
     int const first = static_cast<int>(i % pieces) * Each;
-    int const row = static_cast<int>(i / pieces % (lanes.bound + 1));
-    int const sequence = static_cast<int>(i / pieces / (lanes.bound + 1));
+    int const row = static_cast<int>(i / pieces % (lanes.capacity + 1));
+    int const sequence = static_cast<int>(i / pieces / (lanes.capacity + 1));
     float sum[static_cast<std::size_t>(Each)] = {};
     if (row == 0) {
       add_memory(sequence, first, sum);
@@ -74,12 +74,12 @@ struct feature_sums_body {
 [[nodiscard]] inline plane rows_of(query_view const& from) {
   return {.base = const_cast<std::byte*>(from.base),
           .element = from.element,
-          .dims = from.dims,
-          .layer = from.layer,
-          .unit = from.sequence,
-          .token = from.row,
-          .head = from.head,
-          .dim = bytes_of(from.element)};
+          .channels = from.dims,
+          .layer_stride = from.layer,
+          .unit_stride = from.sequence,
+          .token_stride = from.row,
+          .head_stride = from.head,
+          .channel_stride = bytes_of(from.element)};
 }
 
 }  // namespace detail
@@ -97,7 +97,7 @@ struct implementation<ops::feature_sums_t, Backend> {
     detail::launch_each(exec, batch.size(), detail::unequal_counts_body{batch, exec.faults()});
     key_sums const used = recorded.fits(batch, out.dims) ? recorded : key_sums{};
     detail::by_pieces(from.rows, [&]<int Each, bool Fp8>() {
-      std::int64_t const all = std::int64_t{batch.sequences} * (batch.bound + 1) * (out.dims / Each);
+      std::int64_t const all = std::int64_t{batch.sequences} * (batch.capacity + 1) * (out.dims / Each);
       detail::launch_each_unless_fault(exec, all,
                                        detail::feature_sums_body<Each, Fp8>{{batch, from}, memory, used, out});
     });

@@ -1,7 +1,7 @@
 // A keep set of a device, copied to the host.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/cuda/run/backend.hpp>
 #include <span>
@@ -23,7 +23,7 @@ class fetched_keep {
     exec.check();
     expects(keep.indices != nullptr, "fetched_keep", "keep", "empty", "decide comes before fetched_keep");
     exec.fetch(offset_.data(), keep.indptr, offset_.size());
-    exec.fetch(seen_.data(), keep.seen, seen_.size());
+    exec.fetch(seen_.data(), keep.entry_count, seen_.size());
     exec.fetch(&report_, keep.report, 1);
     ordinal_.resize(static_cast<std::size_t>(offset_.back()));
     exec.fetch(ordinal_.data(), keep.indices, ordinal_.size());

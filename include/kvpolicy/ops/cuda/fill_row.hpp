@@ -17,9 +17,9 @@ struct fill_row_body {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    auto const d = static_cast<int>(i % rows.dims);
-    auto const row = static_cast<int>(i / rows.dims);
-    std::byte* const to = rows.row(row / heads, at, row % heads) + d * rows.dim;
+    auto const d = static_cast<int>(i % rows.channels);
+    auto const row = static_cast<int>(i / rows.channels);
+    std::byte* const to = rows.row(row / heads, at, row % heads) + d * rows.channel_stride;
     if (is_fp8(rows.element)) {
       *to = std::byte{};  // 0 is the only number that fp8 rows are filled with
     } else {
@@ -40,7 +40,7 @@ struct implementation<ops::fill_row_t, Backend> {
     for (plane const* each : {&in.k, &in.v}) {
       if (each == &in.v && detail::is_latent(in)) continue;
       detail::fill_row_body const body{*each, at, in.shape.kv_heads, each == &in.k ? key : value};
-      detail::launch_each_unless_fault(exec, std::int64_t{rows} * each->dims, body);
+      detail::launch_each_unless_fault(exec, std::int64_t{rows} * each->channels, body);
     }
   }
 };

@@ -27,7 +27,7 @@ struct fold_body {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    int const bound = part.lanes.bound;
+    int const bound = part.lanes.capacity;
     int const sequence = static_cast<int>(i / bound);
     int const e = static_cast<int>(i % bound);
     if (e >= part.lanes.committed(lane{part.lanes.sequence_begin + sequence, part.lanes.layer_begin, 0})) return;
@@ -59,7 +59,7 @@ template <kernel_backend Backend>
 struct implementation<ops::fold_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, score_view const& part, ops::fold_step const& step, score_view const& out) {
-    std::int64_t const entries = std::int64_t{part.lanes.sequences} * part.lanes.bound;
+    std::int64_t const entries = std::int64_t{part.lanes.sequences} * part.lanes.capacity;
     detail::launch_each(exec, entries, detail::fold_body{part, step, out});
   }
 };

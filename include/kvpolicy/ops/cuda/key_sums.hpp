@@ -26,7 +26,7 @@ struct key_adder {
       for (int j = 0; j < ahead; ++j) {
         int const at = i + j < lanes_here ? i + j : lanes_here - 1;
         lane const one{lanes.sequence_begin + sequence, lanes.layer_begin + at / lanes.heads, at % lanes.heads};
-        read(from.row(one, entry) + first * from.rows.dim, part[j]);
+        read(from.row(one, entry) + first * from.rows.channel_stride, part[j]);
         if constexpr (Fp8) part[j][0] *= from.scale(one, entry);
       }
       for (int j = 0; j < ahead; ++j) {
@@ -69,10 +69,10 @@ struct record_key_sums_body {
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     kvpolicy::lanes const& lanes = adder.lanes;
-    int const pieces = adder.from.rows.dims / Each;
+    int const pieces = adder.from.rows.channels / Each;
     int const first = static_cast<int>(i % pieces) * Each;
-    int const entry = static_cast<int>(i / pieces % lanes.bound);
-    int const sequence = static_cast<int>(i / pieces / lanes.bound);
+    int const entry = static_cast<int>(i / pieces % lanes.capacity);
+    int const sequence = static_cast<int>(i / pieces / lanes.capacity);
     if (!in_all_lanes(sequence, entry) || key_sums::is_recorded(*to.at(lanes, sequence, entry, first))) return;
     float sum[static_cast<std::size_t>(Each)] = {};
     adder.add(sequence, entry, first, sum);
@@ -95,7 +95,7 @@ struct record_key_sums_body {
 template <class Launch>
 void by_pieces(plane const& rows, Launch const& launch) {
   int const each = 16 / bytes_of(rows.element);
-  bool const wide = rows.contiguous() && rows.dims % each == 0 && alignment_of(rows, true) == 16;
+  bool const wide = rows.contiguous() && rows.channels % each == 0 && alignment_of(rows, true) == 16;
   if (is_fp8(rows.element)) {
     launch.template operator()<1, true>();
   } else if (!wide) {
@@ -114,9 +114,9 @@ struct implementation<ops::record_key_sums_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, keys const& from, lanes const& batch, key_sums const& to) {
     detail::check_aligned("record_key_sums", "keys", from.rows);
-    if (!to.fits(batch, from.rows.dims)) return;
+    if (!to.fits(batch, from.rows.channels)) return;
     detail::by_pieces(from.rows, [&]<int Each, bool Fp8>() {
-      std::int64_t const all = std::int64_t{batch.sequences} * batch.bound * (from.rows.dims / Each);
+      std::int64_t const all = std::int64_t{batch.sequences} * batch.capacity * (from.rows.channels / Each);
       detail::launch_each(exec, all, detail::record_key_sums_body<Each, Fp8>{{batch, from}, to});
     });
   }

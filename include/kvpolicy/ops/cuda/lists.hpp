@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/entries.hpp>
-#include <kvpolicy/ops/cuda/lists/check.hpp>
+#include <kvpolicy/ops/cuda/lists/list_checks.hpp>
 #include <kvpolicy/ops/cuda/lists/rewrite.hpp>
 #include <kvpolicy/ops/lists.hpp>
 
@@ -28,8 +28,8 @@ struct relist_check {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
-    lane const one = of.rows.at(of.sequence, static_cast<int>(i / of.lanes.bound));
-    auto const e = static_cast<int>(i % of.lanes.bound);
+    lane const one = of.rows.at(of.sequence, static_cast<int>(i / of.lanes.capacity));
+    auto const e = static_cast<int>(i % of.lanes.capacity);
     if (e >= *of.lanes.count.row(one)) return;
     int const position = of.lanes.position.row(one)[e];
     int const at = position < of.length ? map_row(of.map, of.map_begin, one)[position] : -1;
@@ -103,7 +103,7 @@ struct implementation<ops::relist_t, Backend> {
     detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, list), in.lanes);
     detail::relisting const of{in.lanes, in.where, list, map, map_begin, rows, dead, sequence, length};
     std::int64_t const of_sequence = rows.of_sequence();
-    detail::launch_check(exec, of_sequence * in.lanes.bound, detail::relist_check{of});
+    detail::launch_check(exec, of_sequence * in.lanes.capacity, detail::relist_check{of});
     detail::launch_each_unless_fault(exec, of_sequence * length, detail::relist_position{of});
   }
 };

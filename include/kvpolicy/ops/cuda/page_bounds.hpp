@@ -62,7 +62,7 @@ struct extend_bounds_kernel {
       typename Loads::raw key[rows_at_once];
       for (int r = 0; r < rows_at_once; ++r) {
         int const ordinal = e + r < entries.end ? e + r : entries.end - 1;
-        key[r] = loads.load(from.row(one, ordinal) + d * from.rows.dim);
+        key[r] = loads.load(from.row(one, ordinal) + d * from.rows.channel_stride);
         if constexpr (std::is_same_v<Loads, one_fp8_element>) key[r] *= from.scale(one, ordinal);
       }
       for (int r = 0; r < rows_at_once; ++r) {
@@ -114,8 +114,8 @@ struct same_entries_in_runs {
   device_error faults;
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
-    auto const index = static_cast<int>(i / lanes.bound);
-    auto const e = static_cast<int>(i % lanes.bound);
+    auto const index = static_cast<int>(i / lanes.capacity);
+    auto const e = static_cast<int>(i % lanes.capacity);
     lane const one = lanes.at(index);
     lane const first = runs.chooser_of(one);
     int const count = lanes.committed(one);
@@ -170,7 +170,7 @@ struct implementation<ops::extend_bounds_t, Backend> {
     auto const threads = exec.threads().row;
     int const warps = threads / detail::warp_size;
     int const blocks = detail::count_blocks_per_lane(exec, batch.size(),
-                                                     (detail::pages_for(batch.bound, to.page) + warps - 1) / warps);
+                                                     (detail::pages_for(batch.capacity, to.page) + warps - 1) / warps);
     detail::launch_unless_fault(exec, launch_shape{batch.size() * blocks, threads, 0},
                                 detail::extend_bounds_kernel<Loads>{batch, from, to, loads, blocks});
   }
@@ -198,10 +198,10 @@ struct implementation<ops::count_pages_t, Backend> {
     if (batch.size() == 0) return;
     bool const layers_differ = batch.count.layer != 0 || batch.position.layer != 0;
     if (runs.length > 1 && layers_differ) {
-      std::int64_t const entries = std::int64_t{batch.size()} * batch.bound;
+      std::int64_t const entries = std::int64_t{batch.size()} * batch.capacity;
       detail::launch_each(exec, entries, detail::same_entries_in_runs{batch, runs, exec.faults()});
     }
-    int const most = detail::pages_for(batch.bound, page);
+    int const most = detail::pages_for(batch.capacity, page);
     detail::launch_each(exec, batch.size() > most ? batch.size() : most,
                         detail::count_pages_each{batch, pages, page, most});
   }

@@ -218,7 +218,7 @@ struct implementation<ops::page_scores_t, Backend> {
     using kernel = detail::page_scores_kernel<Heads, Loads>;
     auto const threads = exec.threads().entry;
     int const pages = threads / detail::warp_size * kernel::pages_at_once;
-    int const all = detail::pages_for(batch.bound, bounds.page);
+    int const all = detail::pages_for(batch.capacity, bounds.page);
     int const blocks =
         detail::count_blocks_per_lane(exec, out.segments(), (all + pages - 1) / pages, kernel::least_blocks);
     exec.launch(

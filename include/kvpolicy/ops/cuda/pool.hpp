@@ -21,7 +21,7 @@ struct pool_rows {
     return all < 0 ? 0 : all;
   }
   [[nodiscard]] KVPOLICY_HD float* copy(int segment) const {
-    return aside + static_cast<std::int64_t>(segment) * scores.lanes.bound;
+    return aside + static_cast<std::int64_t>(segment) * scores.lanes.capacity;
   }
 };
 
@@ -81,7 +81,7 @@ struct pool_piece {
 template <kernel_backend Backend>
 struct implementation<ops::pool_t, Backend> {
   static std::size_t scratch(shape const&, lanes const& batch) {
-    return static_cast<std::size_t>(batch.size()) * static_cast<std::size_t>(batch.bound) * sizeof(float);
+    return static_cast<std::size_t>(batch.size()) * static_cast<std::size_t>(batch.capacity) * sizeof(float);
   }
 
   template <class Executor>
@@ -91,7 +91,7 @@ struct implementation<ops::pool_t, Backend> {
     auto* const aside = reinterpret_cast<float*>(exec.scratch());
     detail::pool_rows const rows{scores, aside, by.width / 2, by.width, by.how == pooling::kind::avg, tail};
     int const piece = exec.config().entries_of_a_block;
-    if (scores.lanes.bound > piece && rows.reach > 0) detail::launch_entries(exec, scores, detail::pool_edges{rows});
+    if (scores.lanes.capacity > piece && rows.reach > 0) detail::launch_entries(exec, scores, detail::pool_edges{rows});
     detail::launch_pieces(exec, scores, detail::pool_piece{rows}, static_cast<std::size_t>(piece) * sizeof(float));
   }
 };

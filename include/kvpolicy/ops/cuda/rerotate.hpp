@@ -120,7 +120,7 @@ struct turn_kernel {
   KVPOLICY_HD void turn_few(lane one, pair_turn& now, int first, int last) const {
     bool const halves = style == rope_style::neox;
     int const x_channel = halves ? now.pair : 2 * now.pair, y_channel = x_channel + (halves ? tables.pairs : 1);
-    std::int64_t const x_at = x_channel * keys.dim, y_at = y_channel * keys.dim;
+    std::int64_t const x_at = x_channel * keys.channel_stride, y_at = y_channel * keys.channel_stride;
     int const* const position = lanes.position.row(one);
     int const* const written = copies.written.data != nullptr ? copies.written.row(one) : nullptr;
     std::byte* row[entries_at_once] = {};
@@ -132,7 +132,7 @@ struct turn_kernel {
       if (step[i] == 0) continue;
       row[i] = keys.row(one.layer, where.at(one, e), one.head) + first_byte;
       std::byte const* from = row[i];
-      std::int64_t dim = keys.dim;
+      std::int64_t dim = keys.channel_stride;
       std::int64_t const width = bytes_of(keys.element);
       std::byte* const copy =
           written != nullptr ? copies.keys.row(one) + std::int64_t{e} * 2 * tables.pairs * width : nullptr;
@@ -166,8 +166,8 @@ struct note_copies {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = lanes.at(static_cast<int>(i / lanes.bound));
-    auto const e = static_cast<int>(i % lanes.bound);
+    lane const one = lanes.at(static_cast<int>(i / lanes.capacity));
+    auto const e = static_cast<int>(i % lanes.capacity);
     if (e >= *lanes.count.row(one)) return;
     int const position = lanes.position.row(one)[e];
     int& copied = written.row(one)[e];
@@ -181,8 +181,8 @@ struct number_entries {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = lanes.at(static_cast<int>(i / lanes.bound));
-    auto const e = static_cast<int>(i % lanes.bound);
+    lane const one = lanes.at(static_cast<int>(i / lanes.capacity));
+    auto const e = static_cast<int>(i % lanes.capacity);
     if (e < *lanes.count.row(one) && leads_row(lanes.position, lanes, one)) lanes.position.row(one)[e] = e;
   }
 };
@@ -193,7 +193,9 @@ struct number_entries {
 /// `rope.frequency` is memory of the executor.
 template <kernel_backend Backend>
 struct implementation<ops::rerotate_t, Backend> {
-  [[nodiscard]] static std::size_t scratch(cache const& in) { return detail::turn_tables::bytes((in.k.dims + 1) / 2); }
+  [[nodiscard]] static std::size_t scratch(cache const& in) {
+    return detail::turn_tables::bytes((in.k.channels + 1) / 2);
+  }
 
   /// Throws if keys cannot be rotated, before rows move.
   static void refuse(cache const& in) { detail::check_aligned("rerotate", "k", in.k); }
@@ -211,11 +213,11 @@ struct implementation<ops::rerotate_t, Backend> {
     detail::launch_each(exec, std::int64_t{detail::turn_tables::fine_steps} * tables.pairs,
                         detail::make_turn_tables{tables, how});
     int const entries = exec.config().entries_of_a_block;
-    int const pieces = (batch.bound + entries - 1) / entries;
-    detail::launch_unless_fault(
-        exec, launch_shape{batch.size() * pieces, exec.threads().row, 0},
-        detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries, turned.begin * in.k.dim, first});
-    std::int64_t const all = std::int64_t{batch.size()} * batch.bound;
+    int const pieces = (batch.capacity + entries - 1) / entries;
+    detail::launch_unless_fault(exec, launch_shape{batch.size() * pieces, exec.threads().row, 0},
+                                detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries,
+                                                    turned.begin * in.k.channel_stride, first});
+    std::int64_t const all = std::int64_t{batch.size()} * batch.capacity;
     if (first.written.data != nullptr) {
       detail::launch_each_unless_fault(exec, all, detail::note_copies{batch, first.written});
     }

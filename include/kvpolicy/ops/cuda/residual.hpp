@@ -105,13 +105,13 @@ struct implementation<ops::residual_t, Backend> {
   static void run(Executor& exec, token_features const& features, turn_queries const& turn, residual_head const& head,
                   residual_options const& how, score_view const& out, float* temp_storage) {
     lanes const& batch = out.lanes;
-    if (head.alpha == 0 || batch.bound <= 0) return;
-    detail::residual_storage const cut(head, batch.bound, temp_storage);
+    if (head.alpha == 0 || batch.capacity <= 0) return;
+    detail::residual_storage const cut(head, batch.capacity, temp_storage);
     for (int sequence = 0; sequence < batch.sequences; ++sequence) {
       detail::launch_each_unless_fault(
-          exec, (std::int64_t{batch.bound} + 1) * features.dims + 1,
+          exec, (std::int64_t{batch.capacity} + 1) * features.dims + 1,
           detail::means_body{features, turn, how, batch, ranks_of(exec), sequence, cut.range});
-      for (int begin = 0; begin < batch.bound; begin += cut.entries) {
+      for (int begin = 0; begin < batch.capacity; begin += cut.entries) {
         detail::residual_group const group{head, cut, features, out, sequence, begin};
         if (how.cross_attention) attend(exec, group);
         finish(exec, group);
@@ -122,7 +122,7 @@ struct implementation<ops::residual_t, Backend> {
  private:
   template <class Executor>
   static void attend(Executor& exec, detail::residual_group const& group) {
-    int const bound = group.out.lanes.bound;
+    int const bound = group.out.lanes.capacity;
     detail::residual_storage const& temp_storage = group.temp_storage;
     for (int first = 0; first < bound; first += temp_storage.span) {
       project(exec, group, std::min(temp_storage.span, bound - first), first);
@@ -151,7 +151,7 @@ struct implementation<ops::residual_t, Backend> {
   static void finish(Executor& exec, detail::residual_group const& group) {
     detail::perceptron_work const work{
         .groups = 1,
-        .bound = std::min(group.temp_storage.entries, group.out.lanes.bound - group.begin),
+        .bound = std::min(group.temp_storage.entries, group.out.lanes.capacity - group.begin),
         .hidden = group.head.hidden};
     float const alpha = std::clamp(group.head.alpha, -5.0f, 5.0f);
     detail::launch_perceptron(exec, detail::residual_net{group, alpha}, work, nullptr, 0);

@@ -94,14 +94,14 @@ struct implementation<ops::retention_gates_t, Backend> {
     detail::check_gate_scratch("retention_gates", exec, scratch(weights));
     plane const rows{.base = const_cast<std::byte*>(hidden.base),
                      .element = hidden.element,
-                     .dims = hidden.dims,
-                     .layer = hidden.layer,
-                     .unit = hidden.sequence,
-                     .token = hidden.row,
-                     .dim = bytes_of(hidden.element)};
+                     .channels = hidden.dims,
+                     .layer_stride = hidden.layer,
+                     .unit_stride = hidden.sequence,
+                     .token_stride = hidden.row,
+                     .channel_stride = bytes_of(hidden.element)};
     detail::check_aligned("retention_gates", "hidden", rows);
     detail::perceptron_work const work{.groups = batch.sequences * batch.layers(),
-                                       .bound = batch.bound,
+                                       .bound = batch.capacity,
                                        .hidden = weights.hidden,
                                        .outputs = weights.heads};
     detail::launch_perceptron(exec, detail::retention_gate_net{batch, hidden, weights, out}, work,

@@ -27,8 +27,8 @@ struct row_norm_kernel {
     for (int e = of.begin + warp_id(block); e < of.end; e += warps) {
       std::byte const* const from = rows.row(this_lane, e);
       double sum = is_fp8(rows.rows.element) ? sum_of_fp8(lane_id(block), from) : 0.0;
-      for (int d = lane_id(block); d < rows.rows.dims && !is_fp8(rows.rows.element); d += warp_size) {
-        auto const value = static_cast<double>(element_at(rows.rows.element, from + d * rows.rows.dim));
+      for (int d = lane_id(block); d < rows.rows.channels && !is_fp8(rows.rows.element); d += warp_size) {
+        auto const value = static_cast<double>(element_at(rows.rows.element, from + d * rows.rows.channel_stride));
         sum += value * value;
       }
       sum = block.reduce_warp(sum, plus_op{});
@@ -42,8 +42,8 @@ struct row_norm_kernel {
  private:
   [[nodiscard]] KVPOLICY_HD double sum_of_fp8(int first, std::byte const* from) const {
     double sum = 0;
-    for (int d = first; d < rows.rows.dims; d += warp_size) {
-      auto const value = static_cast<double>(any_element_at(rows.rows.element, from + d * rows.rows.dim));
+    for (int d = first; d < rows.rows.channels; d += warp_size) {
+      auto const value = static_cast<double>(any_element_at(rows.rows.element, from + d * rows.rows.channel_stride));
       sum += value * value;
     }
     return sum;
@@ -123,7 +123,7 @@ struct implementation<ops::row_norm_t, Backend> {
   static void run(Executor& exec, row_view const& rows, Combine const& combine, score_view const& out) {
     plane const& of = rows.rows;
     detail::check_aligned("row_norm", "rows", of);
-    std::int64_t const bytes = std::int64_t{of.dims} * bytes_of(of.element);
+    std::int64_t const bytes = std::int64_t{of.channels} * bytes_of(of.element);
     bool const wide = of.contiguous() && bytes % 16 == 0 && detail::alignment_of(of, true) == 16;
     if (wide && !is_fp8(of.element) && of.scales.data == nullptr) {
       detail::launch_pieces(exec, out,

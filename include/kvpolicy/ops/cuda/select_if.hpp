@@ -52,7 +52,7 @@ struct count_picked_kernel {
       keep.indptr[block.index() + 1] = packed_result::of(kept, nan, drops, unobserved).word;
     }
     if (last_block(block, ticket, shared.last)) {
-      finalize_segments(block, keep, shared.collective, finalize_select_if{keep.seen, counts_emptied(rule)});
+      finalize_segments(block, keep, shared.collective, finalize_select_if{keep.entry_count, counts_emptied(rule)});
     }
   }
 
@@ -82,7 +82,7 @@ template <kernel_backend Backend>
 struct implementation<ops::select_if_t, Backend> {
   /// Bytes of scratch for all lanes: a bit for each entry, and the storage of the selection.
   [[nodiscard]] static std::size_t scratch(shape const&, lanes const& batch) {
-    return detail::marks_scratch::bytes(batch.size(), batch.bound);
+    return detail::marks_scratch::bytes(batch.size(), batch.capacity);
   }
 
   template <class Executor, class Rule>
@@ -90,7 +90,7 @@ struct implementation<ops::select_if_t, Backend> {
     using counting = detail::count_picked_kernel<Rule>;
     detail::check_scratch("select_if", exec, scratch({}, scores.lanes));
     detail::check_same_tokens(exec, scores);
-    detail::marks_scratch const scratch(exec.scratch(), scores.segments(), scores.lanes.bound);
+    detail::marks_scratch const scratch(exec.scratch(), scores.segments(), scores.lanes.capacity);
     exec.launch(launch_shape{scores.segments(), exec.threads().segment, detail::counting_storage::bytes()},
                 counting{scores, rule, keep, scratch.marks, exec.faults(), exec.tickets()});
     detail::list_marked(exec, keep, scratch);

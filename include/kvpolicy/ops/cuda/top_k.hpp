@@ -15,8 +15,8 @@
 // For a budget that several segments share, see select_pools.hpp and select_pools_emit.hpp.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/cuda/select/at_once.hpp>
 #include <kvpolicy/ops/cuda/select/cluster.hpp>
@@ -137,7 +137,7 @@ struct implementation<ops::top_k_t, Backend> {
   template <class Executor, class Rule>
   static void run_alone(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using choose = detail::count_kept_kernel<Rule>;
-    int const capacity = detail::keys_to_collect(exec.config(), scores.lanes.bound);
+    int const capacity = detail::keys_to_collect(exec.config(), scores.lanes.capacity);
     launch_shape const by_segment{scores.segments(), exec.threads().segment, detail::select_storage::bytes(capacity)};
     if constexpr (detail::knows_run<Rule>) {
       if (detail::listed_at_once(exec, scores)) {

@@ -29,7 +29,7 @@ struct unit_storage {
   }
   [[nodiscard]] static int most(cache const& in) {
     int const tokens = in.where.unit_tokens > 0 ? in.where.unit_tokens : 1;
-    return (in.lanes.bound + tokens - 1) / tokens;
+    return (in.lanes.capacity + tokens - 1) / tokens;
   }
   [[nodiscard]] KVPOLICY_HD kept_blocks of(int lane) const {
     int* const first = memory + std::int64_t{lane} * (units + 3);

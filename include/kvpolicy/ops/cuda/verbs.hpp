@@ -23,8 +23,8 @@
 #include <kvpolicy/ops/cuda/gather_rows.hpp>
 #include <kvpolicy/ops/cuda/key_sums.hpp>
 #include <kvpolicy/ops/cuda/lists.hpp>
-#include <kvpolicy/ops/cuda/lists/check.hpp>
 #include <kvpolicy/ops/cuda/lists/drop_listed.hpp>
+#include <kvpolicy/ops/cuda/lists/list_checks.hpp>
 #include <kvpolicy/ops/cuda/lists/masks.hpp>
 #include <kvpolicy/ops/cuda/lists/units_holes.hpp>
 #include <kvpolicy/ops/cuda/map.hpp>

@@ -105,18 +105,18 @@ struct write_gate_net {
       float const by = scale_of(block, rows.rows, row, rows.scale(one, tile.begin + r));
       if (lane_id(block) == 0) from[r] = row, scale[r] = by;
     }
-    return {rows.rows.element, rows.rows.dim, norm, from, scale};
+    return {rows.rows.element, rows.rows.channel_stride, norm, from, scale};
   }
 
   template <class Block>
   [[nodiscard]] KVPOLICY_HD static float scale_of(Block& block, plane const& rows, std::byte const* row, float scale) {
     float sum = 0;
-    for (int d = lane_id(block); d < rows.dims; d += warp_size) {
-      float const value = any_element_at(rows.element, row + d * rows.dim) * scale;
+    for (int d = lane_id(block); d < rows.channels; d += warp_size) {
+      float const value = any_element_at(rows.element, row + d * rows.channel_stride) * scale;
       sum += value * value;
     }
     sum = block.reduce_warp(sum, plus_op{});
-    return scale / ::sqrtf(sum / static_cast<float>(rows.dims) + 1e-6f);
+    return scale / ::sqrtf(sum / static_cast<float>(rows.channels) + 1e-6f);
   }
 };
 
@@ -135,7 +135,7 @@ struct implementation<ops::write_gates_t, Backend> {
     detail::check_gate_scratch("write_gates", exec, scratch(weights));
     detail::check_aligned("write_gates", "pre", pre.rows);
     detail::check_aligned("write_gates", "post", post.rows);
-    detail::perceptron_work const work{.groups = batch.size(), .bound = batch.bound, .hidden = weights.hidden};
+    detail::perceptron_work const work{.groups = batch.size(), .bound = batch.capacity, .hidden = weights.hidden};
     detail::launch_perceptron(exec, detail::write_gate_net{batch, pre, post, weights, out}, work,
                               reinterpret_cast<float*>(exec.scratch()), parts(weights));
   }

@@ -20,11 +20,11 @@ struct implementation<ops::add_probabilities_t, host> {
       expects(entries <= from.entries, "add_probabilities", "probabilities.entries", from.entries,
               [&] { return "lane " + std::to_string(i) + " holds " + std::to_string(entries) + " entries"; });
     });
-    int const stretches = (batch.bound + stretch - 1) / stretch;
+    int const stretches = (batch.capacity + stretch - 1) / stretch;
     int const all = batch.size() * stretches;
     std::int64_t const bytes_of_entry =
         std::int64_t{from.rows} * (from.heads / batch.heads) * bytes_of(from.element) + 8;
-    exec.for_each_range(all, bytes_of_entry * std::min(stretch, batch.bound), [&](int begin, int end, int) {
+    exec.for_each_range(all, bytes_of_entry * std::min(stretch, batch.capacity), [&](int begin, int end, int) {
       part now = first_of(batch, from, batch.at(begin / stretches), begin % stretches * stretch);
       for (int i = begin; i < end;) {
         part next = now;
@@ -66,7 +66,7 @@ struct implementation<ops::add_probabilities_t, host> {
   /// The part after another one.
   static part after(lanes const& batch, attention_probabilities const& from, part one) {
     one.begin += stretch;
-    if (one.begin >= batch.bound) return first_of(batch, from, batch.after(one.one), 0);
+    if (one.begin >= batch.capacity) return first_of(batch, from, batch.after(one.one), 0);
     one.count = std::min(stretch, batch.committed(one.one) - one.begin);
     return one;
   }

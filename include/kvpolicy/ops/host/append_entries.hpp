@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstring>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 
@@ -82,17 +82,17 @@ struct implementation<ops::append_entries_t, host> {
     for (int head = 0; head < batch.heads; ++head) {
       int const count = *counts[head];
       int const last = (ordered ? *orders[head] : lane_order{}).newest_of(positions[head], count);
-      has = has && new_tokens.tokens <= batch.bound - count && new_tokens.position > last;
+      has = has && new_tokens.tokens <= batch.capacity - count && new_tokens.position > last;
     }
     return has;
   }
 
   static void check_capacity(lanes const& batch, lane one, append_request const& new_tokens) {
     int const count = *batch.count.row(one);
-    expects(new_tokens.tokens <= batch.bound - count, "append", "tokens", new_tokens.tokens, [&] {
+    expects(new_tokens.tokens <= batch.capacity - count, "append", "tokens", new_tokens.tokens, [&] {
       return "lane (" + std::to_string(one.sequence) + ", " + std::to_string(one.layer) + ", " +
              std::to_string(one.head) + ") holds " + std::to_string(count) + " of at most " +
-             std::to_string(batch.bound);
+             std::to_string(batch.capacity);
     });
     int const last = batch.order_of(one).newest_of(batch.position.row(one), count);
     expects(new_tokens.position > last, "append", "position", new_tokens.position,
@@ -110,7 +110,7 @@ struct implementation<ops::append_entries_t, host> {
       for (int e = 0; e < new_tokens.tokens; ++e) to[e] = new_tokens.position + e;
     }
     for (recorded_column const& each : columns) {
-      if (each.about.one != per::lane_entry) continue;
+      if (each.about.extent != column_extent::lane_entry) continue;
       detail::head_rows<std::byte> const rows(each.rows, first);
       std::int64_t const width = each.about.bytes;
       for (int head = 0; head < batch.heads; ++head) {

@@ -46,7 +46,7 @@ struct implementation<ops::append_rows_t, host> {
     fetch_entry(*source.from, to, this_lane, promoted_of(source, index).front(), count);
     __builtin_prefetch(to.lanes.position.row(this_lane) + count, 1);
     for (recorded_column const& each : columns) {
-      if (each.about.one != per::lane_entry) continue;
+      if (each.about.extent != column_extent::lane_entry) continue;
       __builtin_prefetch(each.rows.row(this_lane) + std::int64_t{count} * each.about.bytes, 1);
     }
   }
@@ -93,18 +93,19 @@ struct implementation<ops::append_rows_t, host> {
       if (all == 0) return;
       int const before = *to.entries.lanes.count.row(this_lane);
       int const count = before + std::min(all, capacity_left(cap, before));
-      expects(count <= to.entries.lanes.bound, "promote", "global.lanes.bound", to.entries.lanes.bound,
+      expects(count <= to.entries.lanes.capacity, "promote", "pages.lanes.capacity", to.entries.lanes.capacity,
               [&] { return detail::spell_lane(this_lane) + " would hold " + std::to_string(count) + " entries"; });
       pages += std::max(0, pages_for(to, count) - *to.num_pages.row(this_lane));
       check_positions(sources, to, i, this_lane);
     });
-    expects(pages <= *to.pages.count, "promote", "pages", pages,
-            [&] { return "the pool has " + std::to_string(*to.pages.count) + " left"; });
+    expects(pages <= *to.free_pages.count, "promote", "pages", pages,
+            [&] { return "the pool has " + std::to_string(*to.free_pages.count) + " left"; });
     for (std::int64_t i = 0; i < pages; ++i) {
-      int const page = to.pages.free[*to.pages.count - 1 - i];
-      expects(
-          page != to.pages.sentinel && page >= 0 && page < to.entries.where.units, "promote", "pages.free", page,
-          page == to.pages.sentinel ? "it is the sentinel, which is never handed out" : "the pool has no such page");
+      int const page = to.free_pages.free[*to.free_pages.count - 1 - i];
+      expects(page != to.free_pages.sentinel && page >= 0 && page < to.entries.where.units, "promote", "pages.free",
+              page,
+              page == to.free_pages.sentinel ? "it is the sentinel, which is never handed out"
+                                             : "the pool has no such page");
     }
   }
 
@@ -131,7 +132,7 @@ struct implementation<ops::append_rows_t, host> {
     sum.promoted += more;
     sum.over_cap += all - more;
     for (int& pages = *to.num_pages.row(this_lane); pages < pages_for(to, before + more); ++pages, ++sum.pages) {
-      to.table.row(this_lane)[pages] = to.pages.free[--*to.pages.count];
+      to.table.row(this_lane)[pages] = to.free_pages.free[--*to.free_pages.count];
     }
   }
 

@@ -29,7 +29,7 @@ struct lowest_dropper {
     std::mutex counting;
     constexpr int bytes_of_entry = ascends_in_position<Function> ? 0 : reads_row<Function> ? 4 : 12;
     lowest_kernels const& kernels = lowest_of_isa[exec.simd_level()];
-    std::int64_t const bytes = std::int64_t{bytes_of_entry} * scores.lanes.bound;
+    std::int64_t const bytes = std::int64_t{bytes_of_entry} * scores.lanes.capacity;
     exec.for_each_range(scores.segments(), bytes, [&](int begin, int end, int) {
       report found;
       searches waiting;
@@ -52,9 +52,8 @@ struct lowest_dropper {
 
  private:
   /// Segments that trigger and wait for their searches. The searches follow one right after another, so that a
-  /// processor begins with the next row before it has found the entry of this one. What a search needs is prefetched
-  /// for all of them at once: with 8 the lookups of their memory pages hardly overlap, and of 24 some are evicted
-  /// again.
+  /// processor begins with the next row before it has found the entry of this one. Sixteen wait at a time:
+  /// with fewer, page walks overlap too little; with more, prefetched lines are evicted before use.
   struct searches {
     static constexpr int most = 16;
     int size = 0;
@@ -81,7 +80,7 @@ struct lowest_dropper {
     std::int64_t const drafts = batch.in_flight != nullptr ? *batch.drafts(first.sequence) : 0;
     for (int h = 0; h < heads; ++h) {
       lane_entries of{.lane = {first.sequence, first.layer, first.head + h},
-                      .count = static_cast<int>(std::clamp<std::int64_t>(*counts[h] - drafts, 0, batch.bound)),
+                      .count = static_cast<int>(std::clamp<std::int64_t>(*counts[h] - drafts, 0, batch.capacity)),
                       .position = positions[h],
                       .order = ordered ? *orders[h] : lane_order{}};
       prepare(kernels, scores, rule, segment + h, of, keep, found, waiting);
@@ -215,7 +214,7 @@ struct implementation<ops::drop_listed_t, host> {
       std::copy(position + ordinal + 1, position + last + 1, position + ordinal);
     }
     for (recorded_column const& each : columns) {
-      if (each.about.one != per::lane_entry || each.about.rule != on_move::permute) continue;
+      if (each.about.extent != column_extent::lane_entry || each.about.rule != on_move::permute) continue;
       auto const width = static_cast<std::size_t>(each.about.bytes);
       std::byte* const at = each.rows.row(this_lane) + static_cast<std::size_t>(ordinal) * width;
       std::memmove(at, at + width, static_cast<std::size_t>(last - ordinal) * width);
@@ -231,7 +230,7 @@ struct implementation<ops::count_dropped_t, host> {
     for (int i = 0; i < keep.lanes.size(); ++i) {
       int const segment = segment_of(keep.lanes, keep.decides, i);
       auto const dropped = std::ssize(keep.listed(segment));
-      stats->logical_kept += keep.seen[segment] - dropped;
+      stats->logical_kept += keep.entry_count[segment] - dropped;
       stats->physical_freed += dropped;
       stats->attended_length += *batch.count.row(keep.lanes.at(i));
     }

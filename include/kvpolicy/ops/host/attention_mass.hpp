@@ -10,12 +10,13 @@
 namespace KVPOLICY_NAMESPACE {
 
 template <>
-struct implementation<ops::attention_mass_t, host> {
+struct implementation<ops::compute_attention_mass_t, host> {
   static std::size_t scratch(shape const& model, int bound) { return detail::lane_mass::scratch(model, bound); }
 
   static void run(host_executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
                   score_view const& out) {
-    if (rows.rows > 0) detail::check_sinks("attention_mass", "keys.logits", from.logits.sinks, out.lanes, rows.heads);
+    if (rows.rows > 0)
+      detail::check_sinks("compute_attention_mass", "keys.logits", from.logits.sinks, out.lanes, rows.heads);
     int const together = out.lanes.size() / out.segments();
     task const all{exec, from, rows, how, out, together};
     if (how.domain == key_domain::candidates) clear_tails(out);
@@ -36,7 +37,7 @@ struct implementation<ops::attention_mass_t, host> {
   static void clear_tails(score_view const& out) {
     for (int segment = 0; segment < out.segments(); ++segment) {
       int const count = out.lanes.committed(out.lane_of(segment));
-      std::fill(out.row(segment) + count, out.row(segment) + out.lanes.bound, 0.0f);
+      std::fill(out.row(segment) + count, out.row(segment) + out.lanes.capacity, 0.0f);
     }
   }
 
@@ -72,7 +73,7 @@ struct implementation<ops::attention_mass_t, host> {
     for (int i = 0; i < all.together; ++i) {
       detail::lane_mass one = all.mass(segment, i, all.exec.scratch(worker));
       one.compute();
-      all.add(segment, i, one.mass(), 0, all.out.lanes.bound);
+      all.add(segment, i, one.mass(), 0, all.out.lanes.capacity);
     }
   }
 
@@ -81,7 +82,7 @@ struct implementation<ops::attention_mass_t, host> {
   static void by_lanes(task const& all, int segment) {
     constexpr int stretch = 4096;
     int const threads = all.exec.threads();
-    int const bound = all.out.lanes.bound;
+    int const bound = all.out.lanes.capacity;
     int const of = detail::lane_mass::totals(all.how, all.rows, all.rows.heads / all.out.lanes.heads);
     auto const total = [&](int i) {
       return detail::lane_mass::total(all.exec.scratch(i % threads), bound, i / threads, of);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/kernels/slots.hpp>
@@ -50,7 +50,7 @@ struct implementation<ops::check_list_t, host> {
   template <class Shared, class EachRow>
   static bool stand_alone(host_executor const& exec, cache const& in, list_edit<Shared> const& edit,
                           EachRow const& each_row, detail::unit_marks& owned, unsigned char* marks) {
-    bool const one_owner = std::is_same_v<Shared, nobody> && edit.distinct && edit.locked.data == nullptr;
+    bool const one_owner = std::is_same_v<Shared, nobody> && edit.distinct && edit.locked_prefix.data == nullptr;
     if (!one_owner) return false;
     bool const small = in.where.units <= static_cast<std::int64_t>(detail::bytes_of_marks(in));
     if (small) {
@@ -86,7 +86,7 @@ struct implementation<ops::check_list_t, host> {
     detail::slot_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
     if (!passes.inside(slot, count, units, edit.dead)) return false;
     if (edit.map.data == nullptr) return true;
-    return passes.as_mapped(slot, position, count, detail::map_row(edit.map, edit.map_begin, this_lane));
+    return passes.matches_map(slot, position, count, detail::map_row(edit.map, edit.map_begin, this_lane));
   }
 
   template <class Shared>
@@ -105,7 +105,7 @@ struct implementation<ops::check_list_t, host> {
     int const count = *in.lanes.count.row(this_lane);
     int const* const slot = detail::list_row(edit.list, in.where, this_lane);
     int const* const position = in.lanes.position.row(this_lane);
-    int const tree = detail::number_of(edit.locked, this_lane);
+    int const tree = detail::number_of(edit.locked_prefix, this_lane);
     for (int e = 0; e < count; ++e) {
       auto const refuse = [&](bool ok, auto const& rule) {
         expects(ok, "apply", "list", [&] { return at(slot[e], position[e], this_lane); }, rule);
@@ -137,7 +137,7 @@ struct implementation<ops::check_list_t, host> {
 
   template <class Shared>
   static void check_prefix(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane this_lane) {
-    int const prefix = detail::number_of(edit.prefix, this_lane);
+    int const prefix = detail::number_of(edit.protected_prefix, this_lane);
     int const committed = in.lanes.committed(this_lane);
     int const* const position = in.lanes.position.row(this_lane);
     auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)));

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/host/kernels/slots.hpp>
 #include <kvpolicy/ops/host/unit_owners.hpp>
 #include <string>
@@ -45,7 +45,7 @@ struct implementation<ops::check_units_t, host> {
     [[nodiscard]] bool has(int unit) const { return unit >= begin && unit < end; }
   };
   static unit_range written_by(detail::unit_pools const& pools, keep_set const& keep, cache const& in, lane owner) {
-    int begin = in.lanes.bound, end = 0;
+    int begin = in.lanes.capacity, end = 0;
     pools.for_each_sharing(keep.lanes, owner, [&](lane one) {
       detail::lane_moves const moves = detail::moves_of(keep, in, keep.lanes.index(one));
       int const first = first_moved(moves);

@@ -14,16 +14,17 @@ namespace KVPOLICY_NAMESPACE::detail {
 inline void copy_row(plane const& from, std::byte const* source, plane const& to, std::byte* target) {
   auto const width = static_cast<std::size_t>(bytes_of(from.element));
   if (from.contiguous() && to.contiguous()) {
-    std::memcpy(target, source, width * static_cast<std::size_t>(from.dims));
+    std::memcpy(target, source, width * static_cast<std::size_t>(from.channels));
     return;
   }
-  for (int d = 0; d < from.dims; ++d) std::memcpy(target + d * to.dim, source + d * from.dim, width);
+  for (int d = 0; d < from.channels; ++d)
+    std::memcpy(target + d * to.channel_stride, source + d * from.channel_stride, width);
 }
 
 /// Prefetches the cache lines of a row into the first-level cache. It must be inlined, because g++ removes a call that
 /// has no effect.
 [[gnu::always_inline]] inline void fetch_row(plane const& rows, std::byte const* row) {
-  int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
+  int const bytes = rows.contiguous() ? rows.channels * bytes_of(rows.element) : 0;
   for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 3);
 }
 
@@ -53,7 +54,7 @@ template <class Source>
 void copy_columns(std::span<recorded_column const> from, std::span<recorded_column const> to, lane this_lane,
                   Source const& source, int first, int count) {
   for (recorded_column const& each : to) {
-    if (each.about.one != per::lane_entry) continue;
+    if (each.about.extent != column_extent::lane_entry) continue;
     auto const width = static_cast<std::size_t>(each.about.bytes);
     std::byte* target = each.rows.row(this_lane) + static_cast<std::size_t>(first) * width;
     recorded_column const* const known = same_column(from, each.about);

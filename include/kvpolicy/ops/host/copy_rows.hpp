@@ -32,8 +32,8 @@ struct implementation<ops::copy_rows_t, host> {
     if (heads_are_one_row(from, to, first, source, target)) {
       plane wide_source = source;
       plane wide_target = target;
-      wide_source.dims *= from.lanes.heads;
-      wide_target.dims *= from.lanes.heads;
+      wide_source.channels *= from.lanes.heads;
+      wide_target.channels *= from.lanes.heads;
       return copy_lane(from, to, first, wide_source, wide_target);
     }
     for (int head = 0; head < from.lanes.heads; ++head) {
@@ -44,9 +44,10 @@ struct implementation<ops::copy_rows_t, host> {
   /// True if all heads of an entry are at one place, next to each other, in both caches.
   static bool heads_are_one_row(cache const& from, cache const& to, lane first, plane const& source,
                                 plane const& target) {
-    std::int64_t const row = std::int64_t{source.dims} * bytes_of(source.element);
+    std::int64_t const row = std::int64_t{source.channels} * bytes_of(source.element);
     auto const neighbours = [&](plane const& of, locator const& where) {
-      return of.contiguous() && of.head == row && of.bases.head == 0 && where.table.head == 0 && where.begin.head == 0;
+      return of.contiguous() && of.head_stride == row && of.bases.head == 0 && where.table.head == 0 &&
+             where.begin.head == 0;
     };
     if (!neighbours(source, from.where) || !neighbours(target, to.where)) return false;
     int const count = *from.lanes.count.row(first);
@@ -67,7 +68,7 @@ struct implementation<ops::copy_rows_t, host> {
       }
       return;
     }
-    std::ptrdiff_t const row = std::ptrdiff_t{source.dims} * bytes_of(source.element);
+    std::ptrdiff_t const row = std::ptrdiff_t{source.channels} * bytes_of(source.element);
     for (int begin = 0; begin < count;) {
       std::byte const* const first = read(begin);
       std::byte* const first_written = written(begin);

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <kvpolicy/ops/host/append_entries.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/count_rows.hpp>      // IWYU pragma: export
@@ -26,7 +26,7 @@ struct implementation<ops::truncate_entries_t, host> {
   static void run(host_executor& exec, lanes const& batch, int sequence, int position,
                   by_lane<std::uint64_t> const& epochs = {}) {
     refuse(exec, batch, sequence, position);
-    int gone_everywhere = batch.bound;
+    int gone_everywhere = batch.capacity;
     detail::for_each_lane_of(batch, sequence, [&](lane one) {
       if (!detail::first_of_row(batch.count, batch, one)) return;
       int* const count = batch.count.row(one);
@@ -93,7 +93,7 @@ struct implementation<ops::refuse_stale_t, host> {
     if (all_seen(batch, keep)) return;
     detail::for_each_lane(batch, [&](int i, lane one) {
       int const segment = segment_of(batch, keep.decides, i);
-      int const seen = keep.seen[segment];
+      int const seen = keep.entry_count[segment];
       int const now = batch.committed(one);
       expects(
           seen == now, "apply", "plan",
@@ -113,7 +113,7 @@ struct implementation<ops::refuse_stale_t, host> {
     bool same = true;
     detail::for_each_heads(batch, 0, batch.size(), batch.heads, [&](int i, lane first, int heads) {
       detail::head_rows<int> const counts(batch.count, first);
-      for (int h = 0; h < heads; ++h) same = same & (keep.seen[i + h] == *counts[h]);
+      for (int h = 0; h < heads; ++h) same = same & (keep.entry_count[i + h] == *counts[h]);
       same = same & keep.is_fresh(first);  // the heads of a layer have one epoch
     });
     return same;

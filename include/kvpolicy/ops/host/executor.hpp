@@ -5,7 +5,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstring>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/ops/host/amx/permission.hpp>
 #include <kvpolicy/ops/host/worker_threads.hpp>

@@ -24,7 +24,7 @@ struct implementation<ops::feature_sums_t, host> {
     if (!scores.same_tokens) detail::refuse_other_tokens("feature_sums", scores);
     lanes const& batch = scores.lanes;
     constexpr int some = detail::sums_of_keys::entries_of_a_task;
-    int const tasks = (batch.bound + some - 1) / some;
+    int const tasks = (batch.capacity + some - 1) / some;
     bool const reads = recorded.fits(batch, out.dims);
     exec.for_each(batch.sequences * (tasks + 1), [&](int i, int worker) {
       int const sequence = i / (tasks + 1);
@@ -32,7 +32,7 @@ struct implementation<ops::feature_sums_t, host> {
       auto* const row = detail::scratch_arena(exec.scratch(worker)).take<float>(static_cast<std::size_t>(memory.dims));
       if (task == tasks) return add_memory(exec, batch, memory, sequence, out.row(sequence, 0));
       int const begin = task * some;
-      int const last = std::min(begin + some, batch.bound);
+      int const last = std::min(begin + some, batch.capacity);
       int const end = std::min(last, batch.committed({batch.sequence_begin + sequence, batch.layer_begin, 0}));
       int const behind = std::max(begin, end);  // ranks sum whole rows
       std::fill_n(out.row(sequence, 1 + behind), std::ptrdiff_t{last - behind} * out.dims, 0.0f);

@@ -22,7 +22,7 @@ struct implementation<ops::fill_row_t, host> {
     store(rows.element, value, element);
     auto const row_of = [&](int i) { return rows.row(i / in.shape.kv_heads, at, i % in.shape.kv_heads); };
     int const all = in.shape.layers * in.shape.kv_heads;
-    int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
+    int const bytes = rows.contiguous() ? rows.channels * bytes_of(rows.element) : 0;
     for (int i = 0; i < all; ++i) {
       if (i + ahead < all) {
         std::byte* const next = row_of(i + ahead);
@@ -34,13 +34,13 @@ struct implementation<ops::fill_row_t, host> {
   static void fill(plane const& rows, std::byte* row, std::byte const* element) {
     auto const width = static_cast<std::size_t>(bytes_of(rows.element));
     if (!rows.contiguous()) {
-      for (int d = 0; d < rows.dims; ++d) std::memcpy(row + d * rows.dim, element, width);
+      for (int d = 0; d < rows.channels; ++d) std::memcpy(row + d * rows.channel_stride, element, width);
     } else if (width == 4) {
-      repeat<std::uint32_t>(element, rows.dims, row);
+      repeat<std::uint32_t>(element, rows.channels, row);
     } else if (width == 2) {
-      repeat<std::uint16_t>(element, rows.dims, row);
+      repeat<std::uint16_t>(element, rows.channels, row);
     } else {
-      repeat<std::uint8_t>(element, rows.dims, row);
+      repeat<std::uint8_t>(element, rows.channels, row);
     }
   }
   template <class Bits>

@@ -12,9 +12,9 @@ namespace KVPOLICY_NAMESPACE {
 template <>
 struct implementation<ops::fold_t, host> {
   static void run(host_executor& exec, score_view const& part, ops::fold_step const& step, score_view const& out) {
-    int const most = std::clamp(part.lanes.bound / (4 * exec.threads()), 1024, 4096);
+    int const most = std::clamp(part.lanes.capacity / (4 * exec.threads()), 1024, 4096);
     int const chunk = (most + detail::floats_of_a_line - 1) / detail::floats_of_a_line * detail::floats_of_a_line;
-    int const chunks = (part.lanes.bound + chunk - 1) / chunk;
+    int const chunks = (part.lanes.capacity + chunk - 1) / chunk;
     exec.for_each(part.lanes.sequences * chunks, [&](int i, int) {
       int const sequence = i / chunks;
       int const begin = i % chunks * chunk;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/host/kernels/transpose.hpp>

@@ -18,10 +18,11 @@ namespace detail {
 inline void move_row(plane const& rows, std::byte const* source, std::byte* target) {
   auto const width = static_cast<std::size_t>(bytes_of(rows.element));
   if (rows.contiguous()) {
-    std::memcpy(target, source, width * static_cast<std::size_t>(rows.dims));
+    std::memcpy(target, source, width * static_cast<std::size_t>(rows.channels));
     return;
   }
-  for (int d = 0; d < rows.dims; ++d) std::memcpy(target + d * rows.dim, source + d * rows.dim, width);
+  for (int d = 0; d < rows.channels; ++d)
+    std::memcpy(target + d * rows.channel_stride, source + d * rows.channel_stride, width);
 }
 
 /// Moves rows of one plane: row i of [begin, end) from `from(i)` to `to(i)`, one after another. The next rows are
@@ -32,7 +33,7 @@ void move_rows(host_executor const& exec, plane const& rows, ordinal_range which
   constexpr int ahead = 32;
   constexpr int line = 64;
   constexpr std::int64_t worth_streaming = 1 << 17;
-  int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
+  int const bytes = rows.contiguous() ? rows.channels * bytes_of(rows.element) : 0;
   bool const streams = exec.simd_level() >= isa::avx2 && bytes % line == 0 &&
                        std::int64_t{which.end - which.begin} * bytes >= worth_streaming;
   for (int i = which.begin; i < which.end; ++i) {
@@ -61,12 +62,13 @@ inline void move_rows(host_executor const& exec, plane const& rows, locator cons
   };
   if (where.kind == locating::identity && rows.bases.data == nullptr) {
     std::byte* const first = rows.row(this_lane.layer, {where.unit_of(this_lane.sequence), 0}, this_lane.head);
-    if (rows.contiguous() && rows.token == rows.dims * bytes_of(rows.element) && moves.are_consecutive(which.begin)) {
-      std::memmove(first + which.begin * rows.token, first + moves.source(which.begin) * rows.token,
-                   static_cast<std::size_t>((which.end - which.begin) * rows.token));
+    if (rows.contiguous() && rows.token_stride == rows.channels * bytes_of(rows.element) &&
+        moves.are_consecutive(which.begin)) {
+      std::memmove(first + which.begin * rows.token_stride, first + moves.source(which.begin) * rows.token_stride,
+                   static_cast<std::size_t>((which.end - which.begin) * rows.token_stride));
       return;
     }
-    move([first, token = rows.token](int ordinal) { return first + ordinal * token; });
+    move([first, token = rows.token_stride](int ordinal) { return first + ordinal * token; });
   } else {
     move([&](int ordinal) { return rows.row(this_lane.layer, where.at(this_lane, ordinal), this_lane.head); });
   }
@@ -99,7 +101,7 @@ inline void permute_lane(cache const& in, lane this_lane, lane_moves moves, std:
   }
   lower_known(columns, this_lane, moves.first());
   for (recorded_column const& one : columns) {
-    if (one.about.one != per::lane_entry || one.about.rule != on_move::permute) continue;
+    if (one.about.extent != column_extent::lane_entry || one.about.rule != on_move::permute) continue;
     std::byte* const row = one.rows.row(this_lane);
     if (one.about.bytes == 4) {
       move_numbers<std::uint32_t>(row, moves);
@@ -138,7 +140,7 @@ template <>
 struct implementation<ops::permute_columns_t, host> {
   static void run(host_executor& exec, keep_set const& keep, cache const& in,
                   std::span<recorded_column const> columns) {
-    auto const bytes = static_cast<std::int64_t>(4 * (columns.size() + 2)) * in.lanes.bound;
+    auto const bytes = static_cast<std::int64_t>(4 * (columns.size() + 2)) * in.lanes.capacity;
     exec.for_each_range(keep.lanes.size(), bytes, [&](int begin, int end, int) {
       for (int i = begin; i < end; ++i) {
         detail::permute_lane(in, keep.lanes.at(i), detail::moves_of(keep, in, i), columns);

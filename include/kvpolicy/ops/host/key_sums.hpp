@@ -21,7 +21,7 @@ class sums_of_keys {
 
   /// Writes the sums of entries [begin, end) of a sequence.
   void make(int sequence, int begin, int end, float* to) const {
-    std::fill_n(to, std::ptrdiff_t{end - begin} * from_.rows.dims, 0.0f);
+    std::fill_n(to, std::ptrdiff_t{end - begin} * from_.rows.channels, 0.0f);
     bool const plain = from_.rows.contiguous() && !is_fp8(from_.rows.element);
     for (int layer = batch_.layer_begin; layer < batch_.layer_end; ++layer) {
       for (int head = 0; head < batch_.heads; head += plain ? rows_at_a_time : 1) {
@@ -41,7 +41,7 @@ class sums_of_keys {
   /// Adds the keys of a few heads, entry by entry, in the order of the heads, and fetches those that come next.
   void add_heads(lane first, int heads, int begin, int end, float* to) const {
     auto const add = element_rows_of_isa[simd_level_].of(from_.rows.element);
-    int const dims = from_.rows.dims;
+    int const dims = from_.rows.channels;
     int const bytes = dims * bytes_of(from_.rows.element);
     std::byte const* key[rows_at_a_time];
     for (int e = begin; e < end; ++e, to += dims) {
@@ -60,15 +60,16 @@ class sums_of_keys {
     bool const alike = from_.rows.bases.data == nullptr && from_.where.table.head == 0 && from_.where.begin.head == 0;
     key[0] = from_.row(first, e);
     for (int h = 1; h < heads; ++h) {
-      key[h] = alike ? key[h - 1] + from_.rows.head : from_.row({first.sequence, first.layer, first.head + h}, e);
+      key[h] =
+          alike ? key[h - 1] + from_.rows.head_stride : from_.row({first.sequence, first.layer, first.head + h}, e);
     }
   }
 
   /// Adds the keys of a lane whose channels are apart, or that have a scale.
   void add_each(lane one, int begin, int end, float* to) const {
-    int const dims = from_.rows.dims;
+    int const dims = from_.rows.channels;
     for (int e = begin; e < end; ++e, to += dims) {
-      load_row(from_.rows.element, from_.row(one, e), from_.rows.dim, dims, row_);
+      load_row(from_.rows.element, from_.row(one, e), from_.rows.channel_stride, dims, row_);
       if (from_.rows.scales.data != nullptr) scale_row(from_.scale(one, e), dims, row_);
       auto const* const numbers = reinterpret_cast<std::byte const*>(row_);
       element_rows_of_isa[simd_level_].f32(&numbers, &numbers, 1, dims, to);
@@ -112,12 +113,12 @@ struct implementation<ops::record_key_sums_t, host> {
   }
 
   static void run(host_executor& exec, keys const& from, lanes const& batch, key_sums const& to) {
-    if (!to.fits(batch, from.rows.dims)) return;
+    if (!to.fits(batch, from.rows.channels)) return;
     constexpr int some = detail::sums_of_keys::entries_of_a_task;
     for (int sequence = 0; sequence < batch.sequences; ++sequence) {
       int const count = entries_of_all_lanes(batch, sequence);
       int const known = detail::recorded_tokens(to, batch, sequence, count);
-      std::int64_t const bytes = std::int64_t{some} * batch.size() / batch.sequences * from.rows.dims * 2;
+      std::int64_t const bytes = std::int64_t{some} * batch.size() / batch.sequences * from.rows.channels * 2;
       exec.for_each_range((count - known + some - 1) / some, bytes, [&](int begin, int end, int worker) {
         for (int task = begin; task < end; ++task) {
           int const first = known + task * some;
@@ -130,7 +131,7 @@ struct implementation<ops::record_key_sums_t, host> {
  private:
   /// The number of entries that every lane of a sequence has.
   static int entries_of_all_lanes(lanes const& batch, int sequence) {
-    int least = batch.bound;
+    int least = batch.capacity;
     for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
       for (int head = 0; head < batch.heads; ++head) {
         least = std::min(least, batch.committed({batch.sequence_begin + sequence, layer, head}));
@@ -141,12 +142,12 @@ struct implementation<ops::record_key_sums_t, host> {
 
   static void record(host_executor& exec, keys const& from, lanes const& batch, int sequence, int begin, int end,
                      int worker, key_sums const& to) {
-    auto const dims = static_cast<std::size_t>(from.rows.dims);
+    auto const dims = static_cast<std::size_t>(from.rows.channels);
     auto* const row =
         detail::scratch_arena(exec.scratch(worker)).take<float>(dims * (detail::sums_of_keys::entries_of_a_task + 1));
     float* const sums = row + dims;
     detail::sums_of_keys(exec, batch, from, row).make(sequence, begin, end, sums);
-    detail::for_each_channel(to, batch, sequence, from.rows.dims, [&](int channel, float* numbers) {
+    detail::for_each_channel(to, batch, sequence, from.rows.channels, [&](int channel, float* numbers) {
       float const* of = sums + channel;
       for (int e = begin; e < end; ++e, of += dims) numbers[std::ptrdiff_t{e} * to.each] = key_sums::recorded(*of);
     });

@@ -17,10 +17,10 @@ class lane_rows {
     if (rows.bases.data != nullptr) return;
     if (of.where.kind == locating::identity) {
       first_ = rows.row(lane_.layer, {of.where.unit_of(lane_.sequence), 0}, lane_.head);
-      stride_ = rows.token;
+      stride_ = rows.token_stride;
     } else if (of.where.kind == locating::slot_map) {
       first_ = rows.row(lane_.layer, {}, lane_.head);
-      stride_ = rows.unit;
+      stride_ = rows.unit_stride;
       slots_ = of.where.table.row(lane_);
     }
   }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/host/check_list.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
@@ -21,7 +21,7 @@ struct implementation<ops::rewrite_list_t, host> {
   static std::size_t scratch(cache const& in) {
     std::size_t const words = detail::unit_marks::words_for(in.where.units);
     return 2 * detail::scratch_of<std::uint64_t>(words) +
-           2 * detail::scratch_of<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
+           2 * detail::scratch_of<int>(static_cast<std::size_t>(in.lanes.capacity) + 1);
   }
 
   template <class Shared>
@@ -45,17 +45,17 @@ struct implementation<ops::rewrite_list_t, host> {
     int count;
   };
 
-  /// Lists the slots of dropped entries that nobody uses any more, each once. `seen` has the slots that are used.
+  /// Lists the slots of dropped entries that nobody uses any more, each once. `in_use` has the slots that are used.
   template <class Shared>
-  static void release(list_edit<Shared> const& edit, int tree, detail::unit_marks& seen, int const* position,
+  static void release(list_edit<Shared> const& edit, int tree, detail::unit_marks& in_use, int const* position,
                       int const* slot, dropped_entries const& dropped, detail::unit_appender& freed,
                       detail::unit_appender& released) {
     for (int i = 0; i < dropped.count; ++i) {
       int const e = dropped.ordinal[i];
       int const unit = slot[e];
       dropped.ordinal[i] = unit;
-      if (unit == edit.dead || seen.has(unit)) continue;
-      seen.set(unit);
+      if (unit == edit.dead || in_use.has(unit)) continue;
+      in_use.set(unit);
       (position[e] >= tree && !edit.shared(unit) ? freed : released).add(unit);
     }
   }
@@ -67,9 +67,9 @@ struct implementation<ops::rewrite_list_t, host> {
                               cache const& in, list_edit<Shared> const& edit, lane this_lane, bool counts) {
     int const committed = in.lanes.committed(this_lane);
     detail::scratch_arena arena(memory);
-    detail::unit_marks seen(arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units)));
-    int* const dropped = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
-    bool const owned = std::is_same_v<Shared, nobody> && detail::number_of(edit.locked, this_lane) <= 0;
+    detail::unit_marks in_use(arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units)));
+    int* const dropped = arena.take<int>(static_cast<std::size_t>(in.lanes.capacity) + 1);
+    bool const owned = std::is_same_v<Shared, nobody> && detail::number_of(edit.locked_prefix, this_lane) <= 0;
     detail::edited_row const row{
         .kept = kept,
         .committed = committed,
@@ -80,7 +80,7 @@ struct implementation<ops::rewrite_list_t, host> {
         .gone = owned && edit.freed.unit.data != nullptr ? edit.freed.unit.row(this_lane) : dropped};
     if (owned) {
       std::size_t const bytes = detail::bytes_of_marks(in);
-      detail::mark_memory const marks{{arena.take<unsigned char>(bytes), bytes}, seen};
+      detail::mark_memory const marks{{arena.take<unsigned char>(bytes), bytes}, in_use};
       int const freed =
           detail::rewrite_owned(detail::slots_of_isa[exec.simd_level()], row, marks, {in.where.units, edit.dead},
                                 counts || edit.freed.unit.data != nullptr || edit.freed.count.data != nullptr);
@@ -92,11 +92,11 @@ struct implementation<ops::rewrite_list_t, host> {
     detail::unit_appender released(edit.released, this_lane);
     int const gone = detail::list_dropped(exec, kept, committed, dropped);
     for (int i = 0; i < gone && row.map != nullptr; ++i) row.map[row.position[dropped[i]]] = edit.dead;
-    detail::clear_marks(seen, in.where.units, row.slot, committed + row.drafts);
-    for (int const e : kept) seen.set(row.slot[e]);
-    for (int e = committed; e < committed + row.drafts; ++e) seen.set(row.slot[e]);
-    release(edit, detail::number_of(edit.locked, this_lane), seen, row.position, row.slot, {dropped, gone}, freed,
-            released);
+    detail::clear_marks(in_use, in.where.units, row.slot, committed + row.drafts);
+    for (int const e : kept) in_use.set(row.slot[e]);
+    for (int e = committed; e < committed + row.drafts; ++e) in_use.set(row.slot[e]);
+    release(edit, detail::number_of(edit.locked_prefix, this_lane), in_use, row.position, row.slot, {dropped, gone},
+            freed, released);
     detail::lane_moves const moves{kept, committed, row.drafts};
     for (int i = moves.first(); i < moves.count(); ++i) row.slot[i] = row.slot[moves.source(i)];
     std::copy_n(dropped, gone, row.slot + row.remaining());
@@ -166,7 +166,7 @@ struct implementation<ops::relist_t, host> {
       int const* const end = std::lower_bound(of.position + taken, of.position + of.count, begin + some);
       detail::set_marks({of.position + taken, end}, begin, 1, marks);
       for (int line = 0; line < end - of.position - taken; line += 16) __builtin_prefetch(end + line);
-      taken += passes.take(marks, some, dead, map + begin, of.count - taken, live + taken);
+      taken += passes.collect_live(marks, some, dead, map + begin, of.count - taken, live + taken);
     }
   }
 

@@ -114,7 +114,7 @@ struct implementation<ops::hide_dropped_t, host> {
       auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
       if (in.where.kind == locating::slot_map) return hide_listed(exec, kept, in, mask, this_lane);
       detail::scratch_arena arena(exec.scratch(worker));
-      int* const dropped = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
+      int* const dropped = arena.take<int>(static_cast<std::size_t>(in.lanes.capacity) + 1);
       int const gone = detail::list_dropped(exec, kept, in.lanes.committed(this_lane), dropped);
       detail::with_mask_writer(mask, this_lane, [&](auto const& to) {
         detail::set_units(to, in.where, this_lane, gone, [&](int d) { return dropped[d]; }, false);

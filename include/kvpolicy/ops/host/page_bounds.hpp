@@ -60,14 +60,15 @@ class page_bounder {
     if constexpr (sizeof(Number) == sizeof(float)) {
       if (is_fp8(from_.rows.element)) {
         auto* const floats = reinterpret_cast<float*>(copy);
-        load_row(from_.rows.element, row, from_.rows.dim, to_.dims, floats);
+        load_row(from_.rows.element, row, from_.rows.channel_stride, to_.dims, floats);
         scale_row(from_.scale(this_lane, ordinal), to_.dims, floats);
         return copy;
       }
     }
     if (from_.rows.contiguous()) return row;
     for (int d = 0; d < to_.dims; ++d) {
-      std::memcpy(copy + static_cast<std::size_t>(d) * sizeof(Number), row + d * from_.rows.dim, sizeof(Number));
+      std::memcpy(copy + static_cast<std::size_t>(d) * sizeof(Number), row + d * from_.rows.channel_stride,
+                  sizeof(Number));
     }
     return copy;
   }

@@ -33,9 +33,9 @@ class page_products {
         values_(arena_.take<float>(values_of_a_tile)) {
     bounds_.rows = {.base = const_cast<std::byte*>(bounds.row(this_lane, 0)),  // a plane has writable rows
                     .element = bounds.element,
-                    .dims = dims_,
-                    .token = bounds.row_bytes(),
-                    .dim = bytes_of(bounds.element)};
+                    .channels = dims_,
+                    .token_stride = bounds.row_bytes(),
+                    .channel_stride = bytes_of(bounds.element)};
     for (int h = 0; h < padded(group); ++h) fold(rows, this_lane, h);
   }
 
@@ -78,12 +78,12 @@ class page_products {
   }
   [[nodiscard]] double bound_of(int page, float const* folded) const {
     int const half = dims_ / 2;
-    std::byte const* const row = bounds_.rows.base + page * bounds_.rows.token;
+    std::byte const* const row = bounds_.rows.base + page * bounds_.rows.token_stride;
     double sum = 0;
     for (int d = 0; d < half; ++d) {
       double const q = static_cast<double>(folded[d]) + static_cast<double>(folded[half + d]);  // one of them is 0
-      auto const high = static_cast<double>(load(bounds_.rows.element, row + d * bounds_.rows.dim));
-      auto const low = static_cast<double>(load(bounds_.rows.element, row + (half + d) * bounds_.rows.dim));
+      auto const high = static_cast<double>(load(bounds_.rows.element, row + d * bounds_.rows.channel_stride));
+      auto const low = static_cast<double>(load(bounds_.rows.element, row + (half + d) * bounds_.rows.channel_stride));
       sum += larger(q * high, q * low);
     }
     return sum;
@@ -106,7 +106,7 @@ class page_products {
   void set_scales(row_block& block, int first, int pages, reduction how) const {
     for (int r = 0; r < few_rows; ++r) {
       bool const counts = how == reduction::max || first + r < group_;
-      block.seen[r] = counts ? pages : 0;
+      block.visible[r] = counts ? pages : 0;
       block.scale[r] = how == reduction::mean ? 1.0f / static_cast<float>(group_) : 1.0f;
     }
   }
@@ -130,7 +130,7 @@ class page_products {
       for (int b = 0; b < there; ++b) {
         int const count = logits[b].take(p, pages);
         logits[b].tile(block[b], count, values_);
-        block[b].softmax->reduce({values_, p, count, block[b].seen, block[b].scale}, how == reduction::max,
+        block[b].softmax->reduce({values_, p, count, block[b].visible, block[b].scale}, how == reduction::max,
                                  begin + b > 0, out + p);
       }
     }

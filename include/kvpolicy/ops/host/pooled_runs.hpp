@@ -19,12 +19,12 @@ struct pooled_runs {
   int rows;
 
   [[nodiscard]] ordinal_range free(int segment) const {
-    int const count = keep.seen[segment];
+    int const count = keep.entry_count[segment];
     return candidates_of(scores, rule, segment, count, rule.budget(scores.lane_of(segment), count));
   }
 
   [[nodiscard]] int* ordinals(int segment) const {
-    return keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
+    return keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.capacity;
   }
 
   [[nodiscard]] static candidate_row row(void const* of, int which) {
@@ -44,7 +44,7 @@ struct pooled_runs {
     for (int segment = first; segment < first + rows; ++segment) {
       ordinal_range const mine = free(segment);
       candidates += mine.end - mine.begin;
-      forced += keep.seen[segment] - (mine.end - mine.begin);
+      forced += keep.entry_count[segment] - (mine.end - mine.begin);
     }
     std::int64_t const k = budget - forced;
     if (k <= 0 || k >= candidates) return false;
@@ -55,7 +55,7 @@ struct pooled_runs {
     for (int which = 0; which < rows; ++which) left -= ties[which] = std::min(ties[which], left);
     exec.for_each(rows, [&](int which, int) { ties[which] = emit(exec, first + which, cut.at, ties[which]); });
     for (int segment = first; segment < first + rows; ++segment) {
-      if (keep.indptr[segment + 1] < std::min(keep.seen[segment], floor(segment))) return false;
+      if (keep.indptr[segment + 1] < std::min(keep.entry_count[segment], floor(segment))) return false;
     }
     found.nan_scores += cut.nan;
     return true;
@@ -71,7 +71,7 @@ struct pooled_runs {
     next += select_of_isa[exec.simd_level()].emit(
         scores.row(segment) + mine.begin, mine.end - mine.begin, mine.begin,
         {score_of_key(at.lowest), static_cast<int>(ties), mine.end - mine.begin}, next, nothing);
-    return list_range({mine.end, keep.seen[segment]}, next) - to;
+    return list_range({mine.end, keep.entry_count[segment]}, next) - to;
   }
 };
 

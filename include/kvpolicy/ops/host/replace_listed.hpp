@@ -74,7 +74,7 @@ struct implementation<ops::replace_listed_t, host> {
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
                   std::span<recorded_column const> columns) {
     lanes const& batch = in.lanes;
-    std::int64_t const bytes = list.data == nullptr ? in.k.dims * 4LL * bytes_of(in.k.element) : 256;
+    std::int64_t const bytes = list.data == nullptr ? in.k.channels * 4LL * bytes_of(in.k.element) : 256;
     auto const each_part = [&](auto const& visit) {
       exec.for_each_range(keep.lanes.size(), bytes, [&](int begin, int end, int) {
         detail::for_each_heads(keep.lanes, begin, end, detail::dropping_heads::most, visit);
@@ -136,7 +136,7 @@ struct implementation<ops::replace_listed_t, host> {
     };
     each([&](int h, int ordinal) { __builtin_prefetch(positions[h] + ordinal, 1, 3); });
     for (recorded_column const& column : columns) {
-      if (column.about.one != per::lane_entry) continue;
+      if (column.about.extent != column_extent::lane_entry) continue;
       detail::head_rows<std::byte> const rows(column.rows, first);
       each([&](int h, int ordinal) { __builtin_prefetch(rows[h] + std::int64_t{ordinal} * column.about.bytes, 1, 3); });
     }
@@ -169,7 +169,7 @@ struct implementation<ops::replace_listed_t, host> {
   /// Moves the recorded numbers of entries.
   static void move_numbers(std::span<recorded_column const> columns, lane first, detail::dropping_heads const& all) {
     for (recorded_column const& each : columns) {
-      if (each.about.one != per::lane_entry || each.about.rule != on_move::permute) continue;
+      if (each.about.extent != column_extent::lane_entry || each.about.rule != on_move::permute) continue;
       detail::head_rows<std::byte> const rows(each.rows, first);
       auto const width = static_cast<std::size_t>(each.about.bytes);
       for (int d = 0; d < all.size; ++d) {

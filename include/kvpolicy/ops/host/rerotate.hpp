@@ -17,7 +17,7 @@ namespace KVPOLICY_NAMESPACE {
 template <>
 struct implementation<ops::rerotate_t, host> {
   static std::size_t scratch(cache const& in) {
-    auto const dims = static_cast<std::size_t>(in.k.dims);
+    auto const dims = static_cast<std::size_t>(in.k.channels);
     return detail::scratch_of<double>(table_size(in)) + detail::scratch_of<float>(steps * dims) +
            detail::scratch_of<double>(dims) + 3 * detail::scratch_of<float>(dims);
   }
@@ -59,30 +59,30 @@ struct implementation<ops::rerotate_t, host> {
     detail::rope_kernels::function halves;  ///< null, unless a key's halves turn and its channels are contiguous
   };
   static std::size_t table_size(cache const& in) {
-    return static_cast<std::size_t>(steps + far_steps + 1) * static_cast<std::size_t>(in.k.dims);
+    return static_cast<std::size_t>(steps + far_steps + 1) * static_cast<std::size_t>(in.k.channels);
   }
   static tables make_tables(host_executor& exec, cache const& in, rope const& how) {
     int const dims = detail::turned_dims(in, how);
     int const pairs = dims / 2;
     detail::scratch_arena arena(exec.scratch(0));
     double* const frequency = arena.take<double>(table_size(in));
-    float* const fine = arena.take<float>(static_cast<std::size_t>(steps * in.k.dims));
+    float* const fine = arena.take<float>(static_cast<std::size_t>(steps * in.k.channels));
     for (int pair = 0; pair < pairs; ++pair)
       frequency[pair] = how.frequency ? how.frequency[pair] : std::pow(how.theta, -2.0 * pair / dims);
-    double* const coarse = frequency + in.k.dims;
+    double* const coarse = frequency + in.k.channels;
     double* const far = coarse + steps * dims;
     fill_table(frequency, pairs, 1, steps, coarse);
     for (int i = 0; i < steps * dims; ++i) fine[i] = static_cast<float>(coarse[i]);
     fill_table(frequency, pairs, steps, steps, coarse);
     fill_table(frequency, pairs, steps * steps, far_steps, far);
-    bool const halves = how.style == rope_style::neox && in.k.dim == bytes_of(in.k.element);
+    bool const halves = how.style == rope_style::neox && in.k.channel_stride == bytes_of(in.k.element);
     return {.pairs = pairs,
             .style = how.style,
             .frequency = frequency,
             .fine = fine,
             .coarse = coarse,
             .far = far,
-            .first_byte = detail::turned_channels_of(in).begin * in.k.dim,
+            .first_byte = detail::turned_channels_of(in).begin * in.k.channel_stride,
             .halves = halves ? detail::ropes_of_isa[exec.simd_level()].of(in.k.element) : nullptr};
   }
 
@@ -126,7 +126,7 @@ struct implementation<ops::rerotate_t, host> {
   };
   static turning turning_of(host_executor& exec, cache const& in, tables const& made, int worker) {
     detail::scratch_arena arena(exec.scratch(worker));
-    auto const dims = static_cast<std::size_t>(in.k.dims);
+    auto const dims = static_cast<std::size_t>(in.k.channels);
     (void)arena.take<double>(table_size(in));
     (void)arena.take<float>(steps * dims);
     return {.by = made,
@@ -140,11 +140,11 @@ struct implementation<ops::rerotate_t, host> {
   static int turn_from(cache const& in, lane one, int e, first_keys const& first, tables const& by) {
     constexpr int width = 2;
     int const bytes = 2 * by.pairs * width;
-    int const together = in.k.dim == width ? bytes : width;  // channels may be apart
+    int const together = in.k.channel_stride == width ? bytes : width;  // channels may be apart
     std::byte* key = in.k.row(one.layer, in.where.at(one, e), one.head) + by.first_byte;
     std::byte* const copy = first.keys.row(one) + std::int64_t{e} * bytes;
     int& written = first.written.row(one)[e];
-    for (int at = 0; at < bytes; at += together, key += in.k.dim) {
+    for (int at = 0; at < bytes; at += together, key += in.k.channel_stride) {
       bool const back = written != 0;
       std::memcpy(back ? key : copy + at, back ? copy + at : key, static_cast<std::size_t>(together));
     }
@@ -185,7 +185,7 @@ struct implementation<ops::rerotate_t, host> {
     add_angles(now.upper, fine, pairs, cosine);
     for (int pair = 0; step > 0 && pair < pairs; ++pair) sine[pair] = -sine[pair];
     bool const halves = now.by.style == rope_style::neox;
-    detail::load_row(in.k.element, key, in.k.dim, 2 * pairs, now.row);
+    detail::load_row(in.k.element, key, in.k.channel_stride, 2 * pairs, now.row);
     float* const first = now.row;
     float* const second = halves ? now.row + pairs : now.row + 1;
     int const stride = halves ? 1 : 2;
@@ -194,7 +194,7 @@ struct implementation<ops::rerotate_t, host> {
       first[stride * pair] = x * cosine[pair] - y * sine[pair];
       second[stride * pair] = y * cosine[pair] + x * sine[pair];
     }
-    detail::store_row(in.k.element, now.row, in.k.dim, 2 * pairs, key);
+    detail::store_row(in.k.element, now.row, in.k.channel_stride, 2 * pairs, key);
   }
 
   /// Positions become the ordinals.

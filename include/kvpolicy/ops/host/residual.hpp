@@ -58,7 +58,7 @@ struct implementation<ops::residual_t, host> {
     if (span_rows > 0 && span_rows <= detail::folded_span::most) {
       attended.emplace(exec, head, folded, of_span, span_rows, terms, temp_storage);
     }
-    sizes const all(head, out.lanes.bound);
+    sizes const all(head, out.lanes.capacity);
     int const tasks = static_cast<int>(all.tasks());
     exec.for_each(tasks, [&](int task, int) {
       detail::residual_task one(exec, head, folded, temp_storage + task * all.task());

@@ -158,7 +158,7 @@ struct implementation<ops::retention_gates_t, host> {
                   retention_gate_weights const& weights, by_lane<float> const& out) {
     detail::check_gate_scratch("retention_gates", exec, scratch(weights));
     int const rows = detail::retention_gate_task::rows(weights);
-    int const tasks = (batch.bound + rows - 1) / rows;
+    int const tasks = (batch.capacity + rows - 1) / rows;
     exec.for_each(batch.sequences * batch.layers() * tasks, [&](int i, int worker) {
       lane const first = batch.at(i / tasks * batch.heads);
       int const begin = i % tasks * rows;

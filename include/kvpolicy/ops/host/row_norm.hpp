@@ -51,7 +51,7 @@ struct implementation<ops::row_norm_t, host> {
     if (begin >= end) return;
     detail::lane_rows const of(rows, this_lane);
     auto const square_sums = kernels.of(rows.rows.element);
-    bool const far = rows.rows.dims * bytes_of(rows.rows.element) <= most_near;
+    bool const far = rows.rows.channels * bytes_of(rows.rows.element) <= most_near;
     find(of, begin, end, at[0]);
     find(of, begin + rows_at_once, end, at[1]);
     for (int e = begin, now = 0; e < end; e += rows_at_once, now = (now + 1) % 3) {
@@ -59,7 +59,7 @@ struct implementation<ops::row_norm_t, host> {
       int const next = (now + 1) % 3, last = (now + 2) % 3;
       find(of, e + 2 * rows_at_once, end, at[last]);
       detail::prefetch_here(at[last][0]);
-      square_sums(at[now], at[far ? last : next], some, rows.rows.dims, sums);
+      square_sums(at[now], at[far ? last : next], some, rows.rows.channels, sums);
       kernels.roots(sums, norms);
       for (int i = 0; i < some; ++i) row[e + i] = combine(row[e + i], norms[i]);
     }
@@ -77,13 +77,13 @@ struct implementation<ops::row_norm_t, host> {
 
   static float strided_norm(row_view const& rows, std::byte const* row) {
     return static_cast<float>(
-        std::sqrt(detail::strided_square_sum(rows.rows.element, row, rows.rows.dim, rows.rows.dims)));
+        std::sqrt(detail::strided_square_sum(rows.rows.element, row, rows.rows.channel_stride, rows.rows.channels)));
   }
   static float scaled_norm(row_view const& rows, lane this_lane, int e) {
     std::byte const* const row = rows.row(this_lane, e);
     double sum = 0;
-    for (int d = 0; d < rows.rows.dims; ++d) {
-      auto const value = static_cast<double>(load(rows.rows.element, row + d * rows.rows.dim));
+    for (int d = 0; d < rows.rows.channels; ++d) {
+      auto const value = static_cast<double>(load(rows.rows.element, row + d * rows.rows.channel_stride));
       sum += value * value;
     }
     return static_cast<float>(std::sqrt(sum) * std::fabs(static_cast<double>(rows.scale(this_lane, e))));
@@ -97,7 +97,7 @@ struct implementation<ops::record_norms_t, host> {
     lane const first = out.lane_of(0);
     int const all = out.lanes.committed(first);
     std::int64_t const fresh = all - recorded(out.rows.row(first), all);
-    exec.for_each_range(out.segments(), fresh * rows.rows.dims * 4,
+    exec.for_each_range(out.segments(), fresh * rows.rows.channels * 4,
                         [&](int begin, int end, int) { record(exec, rows, out, begin, end); });
   }
 
@@ -106,7 +106,7 @@ struct implementation<ops::record_norms_t, host> {
   [[gnu::flatten]] static void record(host_executor const& exec, row_view const& rows, score_view const& out, int begin,
                                       int end) {
     bool const plain = rows.rows.contiguous() && !is_fp8(rows.rows.element);
-    batch some(detail::norms_of_isa[exec.simd_level()], rows.rows.element, rows.rows.dims);
+    batch some(detail::norms_of_isa[exec.simd_level()], rows.rows.element, rows.rows.channels);
     detail::for_each_segment(out, begin, end, [&](int, lane one) {
       int const count = out.lanes.committed(one);
       float* const row = out.rows.row(one);

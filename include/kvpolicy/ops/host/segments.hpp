@@ -2,14 +2,14 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/scores.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A keep set that a verb is writing. If a functor of the rule throws, the keep set lists nothing, and its `seen`
-/// counts are invalid. So a reader stays within its memory, and every applier refuses it.
+/// A keep set that a verb is writing. If a functor of the rule throws, the keep set lists nothing, and its
+/// `entry_count` counts are invalid. So a reader stays within its memory, and every applier refuses it.
 class unfinished_keep {
  public:
   explicit unfinished_keep(keep_set const& keep) : keep_(keep) {}
@@ -18,7 +18,7 @@ class unfinished_keep {
   ~unfinished_keep() {
     if (finished_) return;
     std::fill_n(keep_.indptr, keep_.segments() + 1, 0);
-    std::fill_n(keep_.seen, keep_.segments(), -1);
+    std::fill_n(keep_.entry_count, keep_.segments(), -1);
     *keep_.report = {};
   }
   void finish() { finished_ = true; }
@@ -40,7 +40,9 @@ inline void close_gaps(score_view const& scores, keep_set const& keep, int apart
     keep.indptr[segment + 1] = keep.indptr[segment] + kept;
   }
 }
-inline void close_gaps(score_view const& scores, keep_set const& keep) { close_gaps(scores, keep, scores.lanes.bound); }
+inline void close_gaps(score_view const& scores, keep_set const& keep) {
+  close_gaps(scores, keep, scores.lanes.capacity);
+}
 
 /// Calls visit(segment, lane) for the segments [begin, end) and the first lane of each.
 template <class Visit>

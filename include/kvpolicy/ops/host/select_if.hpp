@@ -111,9 +111,10 @@ struct implementation<ops::select_if_t, host> {
     std::mutex counting;
     exec.for_each(scores.segments(), [&](int segment, int) {
       report found{.nan_scores = pick(exec, scores, rule, segment, keep)};
-      found.triggered = keep.indptr[segment + 1] < keep.seen[segment] ? 1 : 0;
+      found.triggered = keep.indptr[segment + 1] < keep.entry_count[segment] ? 1 : 0;
       found.unobserved = found.triggered > 0 && detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
-      found.emptied = detail::counts_emptied(rule) && keep.seen[segment] > 0 && keep.indptr[segment + 1] == 0 ? 1 : 0;
+      found.emptied =
+          detail::counts_emptied(rule) && keep.entry_count[segment] > 0 && keep.indptr[segment + 1] == 0 ? 1 : 0;
       if (found == report{}) return;
       std::lock_guard const lock(counting);
       *keep.report += found;
@@ -126,8 +127,8 @@ struct implementation<ops::select_if_t, host> {
   /// The bits of a segment. The ordinals of this segment and of those before it end before the bits of the next one,
   /// and no ordinal of an entry overwrites the bit of a later entry of its segment.
   static std::uint32_t* bits_of(score_view const& scores, int segment, keep_set const& keep) {
-    std::int64_t const words = detail::words_of_entries(scores.lanes.bound);
-    std::int64_t const end = static_cast<std::int64_t>(scores.segments()) * scores.lanes.bound;
+    std::int64_t const words = detail::words_of_entries(scores.lanes.capacity);
+    std::int64_t const end = static_cast<std::int64_t>(scores.segments()) * scores.lanes.capacity;
     return reinterpret_cast<std::uint32_t*>(keep.indices) + (end - (scores.segments() - segment) * words);
   }
 
@@ -156,7 +157,7 @@ struct implementation<ops::select_if_t, host> {
     while (apart < scores.segments() && keep.indptr[apart + 1] <= free) ++apart;
     auto const one = [&](int segment, int) {
       auto const listed = static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment]);
-      detail::listing_of_isa[exec.simd_level()].bits(bits_of(scores, segment, keep), keep.seen[segment], listed,
+      detail::listing_of_isa[exec.simd_level()].bits(bits_of(scores, segment, keep), keep.entry_count[segment], listed,
                                                      keep.indices + keep.indptr[segment]);
     };
     exec.for_each(apart, one);

@@ -37,7 +37,7 @@ template <>
 struct implementation<ops::sort_entries_t, host> {
   static void run(host_executor&, cache const& in, by_lane<int> const& list, std::span<recorded_column const> columns) {
     lanes const& batch = in.lanes;
-    buffers memory(static_cast<std::size_t>(batch.bound), columns);
+    buffers memory(static_cast<std::size_t>(batch.capacity), columns);
     auto const each_unsorted = [&](auto const& visit) {
       for (int i = 0; i < batch.size(); ++i) {
         if (!batch.order.row(batch.at(i))->ascends()) visit(batch.at(i));
@@ -57,7 +57,7 @@ struct implementation<ops::sort_entries_t, host> {
         memory.sort_row(detail::list_row(list, in.where, one), sizeof(int));
       }
       for (recorded_column const& each : columns) {
-        if (each.about.one != per::lane_entry || each.about.rule != on_move::permute) continue;
+        if (each.about.extent != column_extent::lane_entry || each.about.rule != on_move::permute) continue;
         memory.sort_row(each.rows.row(one), static_cast<std::size_t>(each.about.bytes));
       }
       detail::lower_known(columns, one, 0);

@@ -30,9 +30,9 @@ struct slot_pool {
 };
 
 /// Clears the marks that will be read, in the faster of two ways.
-inline void clear_marks(unit_marks& seen, std::int64_t units, int const* slot, int count) {
-  if (units / 16 <= count) return seen.clear_all(units);
-  for (int e = 0; e < count; ++e) seen.clear(slot[e]);
+inline void clear_marks(unit_marks& in_use, std::int64_t units, int const* slot, int count) {
+  if (units / 16 <= count) return in_use.clear_all(units);
+  for (int e = 0; e < count; ++e) in_use.clear(slot[e]);
 }
 
 /// The memory in which units are marked. A small pool has a byte for every unit, so that no mark waits for the one
@@ -75,9 +75,9 @@ inline void split_list(slot_kernels const& passes, edited_row const& row, int de
   for (int begin = 0; begin < row.committed; begin += kept_marks::step) {
     int const count = std::min(kept_marks::step, row.committed - begin);
     int const more = stays.mark(begin, count);
-    if (row.map != nullptr) passes.redirect(stays.marks(), row.position + begin, count, dead, row.map);
-    passes.split(stays.marks(), count, count - more, row.slot + begin, row.slot + taken, row.gone + (begin - taken),
-                 units);
+    if (row.map != nullptr) passes.redirect_to_dead(stays.marks(), row.position + begin, count, dead, row.map);
+    passes.partition(stays.marks(), count, count - more, row.slot + begin, row.slot + taken, row.gone + (begin - taken),
+                     units);
     taken += more;
   }
   std::copy_n(row.slot + row.committed, row.drafts, row.slot + row.kept.size());
@@ -93,7 +93,7 @@ void for_each_dropped(slot_kernels const& passes, std::span<int const> kept, int
   for (int begin = 0; begin < committed; begin += kept_marks::step) {
     int const count = std::min(kept_marks::step, committed - begin);
     int const goes = count - stays.mark(begin, count);
-    passes.split(stays.marks(), count, goes, slot + begin, nullptr, gone, nullptr);
+    passes.partition(stays.marks(), count, goes, slot + begin, nullptr, gone, nullptr);
     visit(static_cast<int const*>(gone), goes);
   }
 }
@@ -103,11 +103,11 @@ void for_each_dropped(slot_kernels const& passes, std::span<int const> kept, int
 inline bool unused_once(slot_kernels const& passes, mark_memory memory, slot_pool const& of, edited_row const& row) {
   bool const has_dead = of.dead >= 0 && of.dead < of.units;
   if (!memory.holds(of.units)) {
-    unit_marks& seen = memory.bits;
-    clear_marks(seen, of.units, row.slot, row.committed + row.drafts);
-    if (has_dead) seen.clear(of.dead);
-    bool used = !seen.set_all(row.gone, row.num_gone()) || (has_dead && seen.has(of.dead));
-    for (int i = 0; i < row.remaining(); ++i) used = used | seen.has(row.slot[i]);
+    unit_marks& in_use = memory.bits;
+    clear_marks(in_use, of.units, row.slot, row.committed + row.drafts);
+    if (has_dead) in_use.clear(of.dead);
+    bool used = !in_use.set_all(row.gone, row.num_gone()) || (has_dead && in_use.has(of.dead));
+    for (int i = 0; i < row.remaining(); ++i) used = used | in_use.has(row.slot[i]);
     return !used;
   }
   unsigned char const* const marks = memory.bytes.data();
@@ -122,14 +122,14 @@ inline int rewrite_owned(slot_kernels const& passes, edited_row const& row, mark
   if (small) std::fill_n(memory.bytes.data(), of.units, static_cast<unsigned char>(0));
   split_list(passes, row, of.dead, small ? memory.bytes.data() : nullptr);
   if (!frees || unused_once(passes, memory, of, row)) return row.num_gone();
-  unit_marks& seen = memory.bits;
-  clear_marks(seen, of.units, row.slot, row.committed + row.drafts);
-  for (int i = 0; i < row.remaining(); ++i) seen.set(row.slot[i]);
+  unit_marks& in_use = memory.bits;
+  clear_marks(in_use, of.units, row.slot, row.committed + row.drafts);
+  for (int i = 0; i < row.remaining(); ++i) in_use.set(row.slot[i]);
   int count = 0;
   for (int i = 0; i < row.num_gone(); ++i) {
     int const unit = row.gone[i];
-    if (unit == of.dead || seen.has(unit)) continue;
-    seen.set(unit);
+    if (unit == of.dead || in_use.has(unit)) continue;
+    in_use.set(unit);
     row.gone[count++] = unit;
   }
   return count;

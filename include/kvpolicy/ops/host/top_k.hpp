@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/forced_to_infinity.hpp>
 #include <kvpolicy/ops/host/pooled_runs.hpp>
-#include <kvpolicy/ops/host/raised_scores.hpp>
 #include <kvpolicy/ops/host/segment_keys.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/host/select.hpp>
@@ -87,7 +87,7 @@ struct implementation<ops::top_k_t, host> {
 
   /// True if segments are long, and the scratch of a worker holds a number for each entry of one.
   static bool has_memory_for_a_row(host_executor const& exec, score_view const& scores) {
-    return is_long(scores.lanes.bound) && exec.reserved() >= keys_bytes(scores.lanes.bound);
+    return is_long(scores.lanes.capacity) && exec.reserved() >= keys_bytes(scores.lanes.capacity);
   }
 
   static int segments_of_a_pool(score_view const& scores, budget_scope scope) {
@@ -104,7 +104,7 @@ struct implementation<ops::top_k_t, host> {
   }
 
   static int* ordinals_of(score_view const& scores, int segment, keep_set const& keep) {
-    return keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
+    return keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.capacity;
   }
 
   static std::int64_t* histogram_of(std::span<std::byte> memory) {
@@ -118,13 +118,13 @@ struct implementation<ops::top_k_t, host> {
     keep.indptr[0] = 0;
     for (int segment = 0; segment < scores.segments(); ++segment) {
       keep.indptr[segment + 1] =
-          keep.indptr[segment] + detail::run_of(scores, rule, segment, keep.seen[segment]).kept();
+          keep.indptr[segment] + detail::run_of(scores, rule, segment, keep.entry_count[segment]).kept();
     }
     std::mutex counting;
     exec.for_each(scores.segments(), [&](int segment, int worker) {
       detail::scratch_arena arena(exec.scratch(worker));
-      auto* const keys = arena.take<std::uint32_t>(static_cast<std::size_t>(scores.lanes.bound));
-      detail::segment_run const run = detail::run_of(scores, rule, segment, keep.seen[segment]);
+      auto* const keys = arena.take<std::uint32_t>(static_cast<std::size_t>(scores.lanes.capacity));
+      detail::segment_run const run = detail::run_of(scores, rule, segment, keep.entry_count[segment]);
       report const found = list_run(exec, scores, rule, segment, run, keys, keep.indices + keep.indptr[segment], keep);
       std::lock_guard const lock(counting);
       *keep.report += found;
@@ -138,7 +138,7 @@ struct implementation<ops::top_k_t, host> {
     report found;
     if (run.triggered) found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
     run.list(detail::select_of_isa[exec.simd_level()], scores.row(segment), keys, to,
-             detail::row_after(scores, segment, exec.threads(), keep.seen), found);
+             detail::row_after(scores, segment, exec.threads(), keep.entry_count), found);
     return found;
   }
 
@@ -146,7 +146,7 @@ struct implementation<ops::top_k_t, host> {
   template <class Rule>
   static report decide_alone(host_executor& exec, score_view const& scores, Rule const& rule, int segment, int worker,
                              keep_set const& keep) {
-    int const count = keep.seen[segment];
+    int const count = keep.entry_count[segment];
     int* const to = ordinals_of(scores, segment, keep);
     std::uint32_t* const keys = keys_of(scores, segment, keep);
     if constexpr (has_runs<Rule>) {
@@ -164,11 +164,10 @@ struct implementation<ops::top_k_t, host> {
       }
       found.triggered = 1;
       found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
-      if (has_memory_for_a_row(exec, scores)) {
-        if (detail::list_raised(exec, scores, rule, segment, budget, keep.seen, exec.scratch(worker), to, found)) {
-          keep.indptr[segment + 1] = budget;
-          return found;
-        }
+      if (has_memory_for_a_row(exec, scores) &&
+          detail::list_forced(exec, scores, rule, segment, budget, keep.entry_count, exec.scratch(worker), to, found)) {
+        keep.indptr[segment + 1] = budget;
+        return found;
       }
       int const forced = detail::make_keys(scores, rule, segment, budget, keys, found);
       found.forced_over_budget = forced > budget ? 1 : 0;
@@ -193,15 +192,15 @@ struct implementation<ops::top_k_t, host> {
     std::int64_t entries = 0;
     std::int64_t budget = 0;
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
-      entries += keep.seen[segment];
-      budget += rule.budget(scores.lane_of(segment), keep.seen[segment]);
+      entries += keep.entry_count[segment];
+      budget += rule.budget(scores.lane_of(segment), keep.entry_count[segment]);
     }
     auto const in_int = [](std::int64_t n) { return static_cast<int>(std::min<std::int64_t>(n, 0x7FFFFFFF)); };
     if (!detail::pool_triggers(rule, in_int(entries), in_int(budget), pool.count)) {
       exec.for_each(pool.count, [&](int which, int) {
         int const segment = pool.first + which;
-        keep.indptr[segment + 1] = keep.seen[segment];
-        detail::list_range({0, keep.seen[segment]}, ordinals_of(scores, segment, keep));
+        keep.indptr[segment + 1] = keep.entry_count[segment];
+        detail::list_range({0, keep.entry_count[segment]}, ordinals_of(scores, segment, keep));
       });
       found.over_budget = entries > budget ? 1 : 0;
       return found;
@@ -210,7 +209,7 @@ struct implementation<ops::top_k_t, host> {
     found.unobserved = detail::decides_unobserved(rule, scores, pool.first, pool.count) ? 1 : 0;
     if constexpr (requires(lane_entries const& of) { rule.candidates(of); }) {
       auto const floor = [&](int segment) {
-        return detail::floor_of_rule(rule, rule.budget(scores.lane_of(segment), keep.seen[segment]));
+        return detail::floor_of_rule(rule, rule.budget(scores.lane_of(segment), keep.entry_count[segment]));
       };
       detail::pooled_runs<Rule> const runs{scores, rule, keep, pool.first, pool.count};
       if (runs.decide(exec, budget, floor, found)) return found;
@@ -233,7 +232,7 @@ struct implementation<ops::top_k_t, host> {
     std::int64_t forced = 0;
     std::int64_t within = 0;  // entries that are forced or within a floor
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
-      int const count = keep.seen[segment];
+      int const count = keep.entry_count[segment];
       int const share = rule.budget(scores.lane_of(segment), count);
       int const must = detail::make_keys(scores, rule, segment, share, keys_of(scores, segment, keep), found);
       forced += must;
@@ -244,7 +243,7 @@ struct implementation<ops::top_k_t, host> {
     detail::cut at = cut_of_pool(scores, rule, pool, of.budget, {forced, within, of.entries}, memory, keep);
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
       int* const to = ordinals_of(scores, segment, keep);
-      keep.indptr[segment + 1] = detail::emit_above(keys_of(scores, segment, keep), keep.seen[segment], at, to);
+      keep.indptr[segment + 1] = detail::emit_above(keys_of(scores, segment, keep), keep.entry_count[segment], at, to);
     }
   }
 
@@ -262,14 +261,14 @@ struct implementation<ops::top_k_t, host> {
     bool const floors_fit = counted.within <= std::max(budget, counted.forced);
     for (int segment = pool.first; counted.within > counted.forced && segment < pool.first + pool.count; ++segment) {
       std::uint32_t* const keys = keys_of(scores, segment, keep);
-      int const count = keep.seen[segment];
+      int const count = keep.entry_count[segment];
       int const share = rule.budget(scores.lane_of(segment), count);
       mark_floor(keys, count, detail::floor_of_rule(rule, share), floors_fit, memory);
     }
     std::int64_t const settled = floors_fit ? counted.within : counted.forced;
     std::int64_t const most = floors_fit ? counted.entries : counted.within;
     std::int64_t const k = std::clamp<std::int64_t>(budget - settled, 0, most - settled);
-    detail::key_rows const all{keys_of(scores, pool.first, keep), scores.lanes.bound, keep.seen + pool.first,
+    detail::key_rows const all{keys_of(scores, pool.first, keep), scores.lanes.capacity, keep.entry_count + pool.first,
                                pool.count};
     return cut_at(all, k, memory);
   }

@@ -20,8 +20,8 @@ class unit_pools {
   template <class T>
   unit_pools(cache const& in, by_lane<T> const& table, lanes const& batch)
       : rows_(strides_of(rows_of(in.where, table))),
-        of_layers_(in.k.layer == 0 && in.k.bases.layer == 0 ? 1 : batch.layers()),
-        of_heads_(in.k.head == 0 && in.k.bases.head == 0 ? 1 : batch.heads),
+        of_layers_(in.k.layer_stride == 0 && in.k.bases.layer == 0 ? 1 : batch.layers()),
+        of_heads_(in.k.head_stride == 0 && in.k.bases.head == 0 ? 1 : batch.heads),
         layers_apart_(of_layers_ > 1),
         heads_apart_(of_heads_ > 1) {}
 
@@ -55,7 +55,7 @@ class unit_pools {
   [[nodiscard]] int units_of(cache const& in, lane owner) const {
     int most = 0;
     for_each_sharing(in.lanes, owner, [&](lane one) { most = std::max(most, *in.lanes.count.row(one)); });
-    return (std::min(most, in.lanes.bound) + in.where.unit_tokens - 1) / in.where.unit_tokens;
+    return (std::min(most, in.lanes.capacity) + in.where.unit_tokens - 1) / in.where.unit_tokens;
   }
 
  private:

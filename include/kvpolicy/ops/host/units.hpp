@@ -17,7 +17,7 @@ template <>
 struct implementation<ops::drop_units_t, host> {
   static std::size_t scratch(cache const& in) {
     if (!detail::names_units(in.where)) return 0;
-    auto const most = static_cast<std::size_t>(in.lanes.bound);  // a lane has at least as many entries as blocks
+    auto const most = static_cast<std::size_t>(in.lanes.capacity);  // a lane has at least as many entries as blocks
     return 2 * detail::scratch_of<int>(most + 1) + detail::scratch_of<unsigned char>(most) +
            detail::abandoned_units::scratch(in) + detail::scratch_of<left>(static_cast<std::size_t>(in.lanes.size()));
   }
@@ -35,7 +35,7 @@ struct implementation<ops::drop_units_t, host> {
     // Where no two lanes share a row of the table or a count, nobody else reads what a lane writes.
     bool const alone = has_own_row(rows, keep.lanes) && has_own_row(in.lanes.count, keep.lanes);
     bool const asks = edit.freed.count.data != nullptr || edit.released.count.data != nullptr || entries != nullptr;
-    // Where each row has a pool of its own, all of its blocks that leave fall free.
+    // Where each row has a pool of its own, all of its blocks that leave are freed.
     bool const owned = alone && detail::unit_pools(in, edit.list, keep.lanes).of_single_lanes(keep.lanes) &&
                        detail::of_all_slots(in).lanes.sequences == 1;
     std::atomic<std::int64_t> freed_entries = 0;
@@ -84,7 +84,7 @@ struct implementation<ops::drop_units_t, host> {
     detail::scratch_arena rest;
   };
   static work_space memory(host_executor& exec, cache const& in, int worker) {
-    auto const bound = static_cast<std::size_t>(in.lanes.bound);
+    auto const bound = static_cast<std::size_t>(in.lanes.capacity);
     detail::scratch_arena arena(exec.scratch(worker));
     int* const block = arena.take<int>(bound + 1);
     int* const dropped = arena.take<int>(bound + 1);
@@ -174,12 +174,12 @@ struct implementation<ops::drop_units_t, host> {
     }
     detail::lower_known(columns, this_lane, std::min(first * blocks.unit, blocks.entries()));
     for (recorded_column const& one : columns) {
-      if (one.about.one != per::lane_entry || one.about.rule != on_move::permute) continue;
+      if (one.about.extent != column_extent::lane_entry || one.about.rule != on_move::permute) continue;
       move(one.rows.row(this_lane), static_cast<std::size_t>(one.about.bytes));
     }
   }
 
-  /// Lists the blocks that leave a row, and returns the entries of those that fall free.
+  /// Lists the blocks that leave a row, and returns the entries of those that are freed.
   template <class Take>
   static std::int64_t list_gone(cache const& in, list_edit<detail::any_shared> const& edit, lane one,
                                 std::span<int const> units, int entries, Take const& take) {

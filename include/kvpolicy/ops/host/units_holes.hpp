@@ -14,7 +14,7 @@ namespace KVPOLICY_NAMESPACE {
 template <>
 struct implementation<ops::fill_holes_t, host> {
   static std::size_t scratch(cache const& in) {
-    auto const bound = static_cast<std::size_t>(in.lanes.bound);
+    auto const bound = static_cast<std::size_t>(in.lanes.capacity);
     return detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units)) +
            4 * detail::scratch_of<int>(bound + 1);
   }
@@ -27,7 +27,7 @@ struct implementation<ops::fill_holes_t, host> {
       detail::lane_moves moves = detail::moves_of(keep, in, i);
       if (moves.gone() > 0 && detail::owns_row(rows, keep.lanes, this_lane)) {
         detail::scratch_arena arena(exec.scratch(worker));
-        auto const bound = static_cast<std::size_t>(in.lanes.bound);
+        auto const bound = static_cast<std::size_t>(in.lanes.capacity);
         int* const dropped = arena.take<int>(bound + 1);
         std::span<int const> const gone(dropped, static_cast<std::size_t>(moves.gone()));
         detail::list_dropped(exec, moves.kept, moves.committed, dropped);
@@ -127,7 +127,7 @@ struct implementation<ops::fill_holes_t, host> {
 
   static void move(host_executor const& exec, cache const& in, lane this_lane, slot_moves const& moves) {
     detail::for_each_moved_plane(in, [&](plane const& rows) {
-      int const bytes = moves.count <= 256 && rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
+      int const bytes = moves.count <= 256 && rows.contiguous() ? rows.channels * bytes_of(rows.element) : 0;
       for (int i = 0; i < moves.count; ++i) {  // holes are scattered, so nothing else fetches them
         for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row(rows, this_lane, moves.to[i]) + at, 1, 2);
       }

@@ -35,14 +35,14 @@ struct [[gnu::packed, gnu::may_alias]] anywhere {
 };
 
 template <class Vector>
-[[gnu::always_inline]] inline void get(Vector& to, void const* from) {
+[[gnu::always_inline]] inline void load_raw(Vector& to, void const* from) {
   to = static_cast<anywhere<Vector> const*>(from)->value;
 }
 
 /// Keeps numbers that more than one operation uses in a register. g++ else reads them from memory again for each of
 /// these, and a processor reads fewer whole cache lines in a cycle than it has operations for them.
 template <class Vector>
-[[gnu::always_inline]] inline void once(Vector& read) {
+[[gnu::always_inline]] inline void in_register(Vector& read) {
 #if defined(__x86_64__) && !defined(__clang__) && !defined(__CUDACC__)
   asm("" : "+v"(read));
 #else
@@ -51,7 +51,7 @@ template <class Vector>
 }
 
 template <class Vector>
-[[gnu::always_inline]] inline void put(Vector const& from, void* to) {
+[[gnu::always_inline]] inline void store_raw(Vector const& from, void* to) {
   static_cast<anywhere<Vector>*>(to)->value = from;
 }
 

@@ -48,7 +48,7 @@ struct implementation<ops::drop_oldest_t, host> {
   static void move_to_begin(std::span<recorded_column const> columns, lane one, int slid, int gone, int left) {
     detail::lower_known(columns, one, 0);
     for (recorded_column const& each : columns) {
-      if (each.about.one != per::lane_entry) continue;
+      if (each.about.extent != column_extent::lane_entry) continue;
       std::int64_t const width = each.about.bytes;
       std::byte* const row = each.rows.row(one);
       std::memmove(row - slid * width, row + gone * width, static_cast<std::size_t>(left * width));
@@ -103,8 +103,8 @@ struct implementation<ops::release_pages_t, host> {
       lane const one = batch.at(i);
       int const needed = (*batch.count.row(one) + in.page() - 1) / in.page();
       for (int& pages = *in.num_pages.row(one); pages > needed; --pages) {
-        in.pages.free[(*in.pages.count)++] = in.table.row(one)[pages - 1];
-        if (in.pages.sentinel >= 0) in.table.row(one)[pages - 1] = in.pages.sentinel;
+        in.free_pages.free[(*in.free_pages.count)++] = in.table.row(one)[pages - 1];
+        if (in.free_pages.sentinel >= 0) in.table.row(one)[pages - 1] = in.free_pages.sentinel;
       }
     }
   }
@@ -151,9 +151,9 @@ struct implementation<ops::refuse_new_tokens_t, host> {
     detail::refuse_unknown(call, batch, new_tokens);
     lane const first{new_tokens.sequence, batch.layer_begin, 0};
     int const count = *batch.count.row(first);
-    expects(!new_tokens.in_flight || (batch.in_flight != nullptr && new_tokens.tokens <= batch.bound - count), call,
+    expects(!new_tokens.in_flight || (batch.in_flight != nullptr && new_tokens.tokens <= batch.capacity - count), call,
             "tokens", new_tokens.tokens,
-            [&] { return "the ring has " + std::to_string(batch.bound - count) + " rows for drafts"; });
+            [&] { return "the ring has " + std::to_string(batch.capacity - count) + " rows for drafts"; });
     behind(call, batch, first, new_tokens);
     for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
       for (int head = 0; head < batch.heads; ++head)

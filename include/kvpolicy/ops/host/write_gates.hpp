@@ -65,9 +65,9 @@ class write_gate_task {
 
   void load(row_view const& from, int ordinal, float const* norm, float* to) const {
     plane const& rows = from.rows;
-    widen_row(blocks_, rows.element, from.row(lanes_, ordinal), rows.dim, rows.dims, to);
-    if (rows.scales.data != nullptr) scale_row(from.scale(lanes_, ordinal), rows.dims, to);
-    gates_.normalise(to, rows.dims, norm + std::ptrdiff_t{lanes_.layer} * weights_.dims);
+    widen_row(blocks_, rows.element, from.row(lanes_, ordinal), rows.channel_stride, rows.channels, to);
+    if (rows.scales.data != nullptr) scale_row(from.scale(lanes_, ordinal), rows.channels, to);
+    gates_.normalise(to, rows.channels, norm + std::ptrdiff_t{lanes_.layer} * weights_.dims);
   }
 
   /// Adds the contribution of the hidden units from `unit` on to every entry's sum.
@@ -123,7 +123,7 @@ struct implementation<ops::write_gates_t, host> {
                   write_gate_weights const& weights, by_lane<float> const& out) {
     detail::check_gate_scratch("write_gates", exec, scratch(weights));
     int const rows = detail::write_gate_task::rows(weights);
-    int const tasks = (batch.bound + rows - 1) / rows;
+    int const tasks = (batch.capacity + rows - 1) / rows;
     exec.for_each(batch.size() * tasks, [&](int i, int worker) {
       lane const one = batch.at(i / tasks);
       int const begin = i % tasks * rows;

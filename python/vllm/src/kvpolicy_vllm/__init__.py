@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 SERVED = ("CPU_ATTN", "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN")  # backends of vLLM's attention
 

@@ -14,8 +14,8 @@ namespace KVPOLICY_NAMESPACE::detail {
 [[nodiscard]] inline int most_exits(lanes const& window, ring_request const& asked) {
   std::int64_t tokens = 0;
   for (int const each : asked.host_tokens) tokens = std::max<std::int64_t>(tokens, each);
-  std::int64_t const over = std::int64_t{window.bound} - asked.window + tokens;
-  return static_cast<int>(std::clamp<std::int64_t>(over, 0, window.bound));
+  std::int64_t const over = std::int64_t{window.capacity} - asked.window + tokens;
+  return static_cast<int>(std::clamp<std::int64_t>(over, 0, window.capacity));
 }
 
 /// True if one launch can decide: it has the numbers of new tokens in its arguments, and few entries leave.
@@ -43,7 +43,7 @@ struct finalize_exits {
     found.nan_scores += result.aux_count();
     int* next = keep.indices + at.before;
     std::uint32_t const* const row = marks.row(at.segment);
-    for (int first = 0; first < keep.seen[at.segment]; first += warp_size) {
+    for (int first = 0; first < keep.entry_count[at.segment]; first += warp_size) {
       for (std::uint32_t left = row[first / warp_size]; left != 0; left &= left - 1) *next++ = first + lowest_bit(left);
     }
   }

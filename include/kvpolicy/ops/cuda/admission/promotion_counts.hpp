@@ -60,7 +60,7 @@ struct pages_of_lanes {
   [[nodiscard]] KVPOLICY_HD int pages_for(int entries) const { return (entries + page - 1) / page; }
 };
 [[nodiscard]] inline pages_of_lanes pages_of(paged_lanes const& in) {
-  return {in.entries.lanes, in.table, in.num_pages, in.pages, in.page(), in.entries.where.units};
+  return {in.entries.lanes, in.table, in.num_pages, in.free_pages, in.page(), in.entries.where.units};
 }
 
 /// Counts what one lane gets, source by source, and notes what does not fit. Called by one thread.
@@ -89,7 +89,7 @@ class lane_growth {
 
   [[nodiscard]] KVPOLICY_HD lane_promotion finish() {
     if (!asked_) return mine_;
-    if (entries_ > to_.lanes.bound) {
+    if (entries_ > to_.lanes.capacity) {
       mine_.note(device_error::pack(fault::pages_bound, index_, entries_));
       return mine_;
     }

@@ -84,7 +84,7 @@ using column_pairs = a_few<column_pair>;
   column_pairs made;
   for (int i = 0; i < all.count; ++i) {
     recorded_column const& each = all.of[i];
-    if (each.about.one != per::lane_entry) continue;
+    if (each.about.extent != column_extent::lane_entry) continue;
     recorded_column const* const known = same_column(from, each.about);
     made.of[made.count++] = {each.rows, known != nullptr ? known->rows : by_lane<std::byte>{}, each.about.bytes};
   }

@@ -101,9 +101,10 @@ struct implementation<ops::release_pages_t, Backend> {
     auto const threads = exec.threads().lane;
     using counting = detail::count_released_kernel;
     exec.launch(launch_shape{(batch.size() + threads - 1) / threads, threads, detail::counting_storage::bytes()},
-                counting{batch, in.num_pages, in.page(), in.pages.count, released, all, exec.tickets()});
-    detail::launch_unless_fault(exec, launch_shape{batch.size(), threads, 0},
-                                detail::write_released_kernel{batch, in.table, in.num_pages, in.pages, released, all});
+                counting{batch, in.num_pages, in.page(), in.free_pages.count, released, all, exec.tickets()});
+    detail::launch_unless_fault(
+        exec, launch_shape{batch.size(), threads, 0},
+        detail::write_released_kernel{batch, in.table, in.num_pages, in.free_pages, released, all});
   }
 
  private:

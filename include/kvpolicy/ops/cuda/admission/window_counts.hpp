@@ -91,7 +91,7 @@ struct check_new_tokens_body {
     auto const which = static_cast<int>(i % lanes_of_one);
     lane const this_lane{one.sequence, window.layer_begin + which / window.heads, which % window.heads};
     if (which == 0) {
-      int const capacity = window.bound - *window.count.row(this_lane);
+      int const capacity = window.capacity - *window.count.row(this_lane);
       if (one.in_flight && one.tokens > capacity)
         report_fault(block, faults, fault::step_drafts, one.sequence, one.tokens);
       refuse_behind(block, window, this_lane, one);

@@ -52,7 +52,7 @@ struct drop_oldest_kernel {
   KVPOLICY_HD void move_columns(Block& block, lane one, int gone, int left) const {
     for (int i = 0; i < columns.count; ++i) {
       recorded_column const& each = columns.of[i];
-      if (each.about.one == per::lane_entry) move(block, each.rows.row(one), each.about.bytes, gone, left);
+      if (each.about.extent == column_extent::lane_entry) move(block, each.rows.row(one), each.about.bytes, gone, left);
     }
   }
 
@@ -180,7 +180,7 @@ struct implementation<ops::enter_rows_t, Backend> {
                                      detail::moved_with("ingest", columns, from_columns),
                                      first,
                                      1};
-    std::int64_t const most = std::int64_t{batch.bound} * kernel.to.planes.count;
+    std::int64_t const most = std::int64_t{batch.capacity} * kernel.to.planes.count;
     kernel.pieces = detail::blocks_for_rows(exec, batch.size(), most);
     detail::launch_unless_fault(exec, launch_shape{batch.size() * kernel.pieces, exec.threads().row, 0}, kernel);
     detail::launch_unless_fault(exec, launch_shape{batch.sequences, exec.threads().entry, 0},

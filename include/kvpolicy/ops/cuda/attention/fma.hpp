@@ -48,7 +48,7 @@ struct float4_reader {
 };
 
 [[nodiscard]] inline float4_reader reader_of(plane const& rows) {
-  return {rows.element, rows.dims, rows.dim,
+  return {rows.element, rows.channels, rows.channel_stride,
           rows.contiguous() && alignment_of(rows, true) >= 4 * bytes_of(rows.element)};
 }
 [[nodiscard]] inline float4_reader reader_of(query_view const& rows) {

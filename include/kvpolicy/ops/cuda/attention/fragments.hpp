@@ -85,7 +85,7 @@ class fragment_product {
   static constexpr int statistics_bytes = 128;
 
   [[nodiscard]] static bool takes(plane const& of) {
-    return mma_product::takes(of) && of.element == Element && of.dims <= 32 * Spans;
+    return mma_product::takes(of) && of.element == Element && of.channels <= 32 * Spans;
   }
   /// The product for `count` rows of a lane, of which as many as fit in `shared` bytes are in shared memory at once.
   [[nodiscard]] static fragment_product of(plane const& from, query_view const& queries, int count,

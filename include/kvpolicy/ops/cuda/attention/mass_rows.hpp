@@ -45,7 +45,7 @@ struct mass_reduction {
   template <class Block>
   KVPOLICY_HD void finish(Block& block, attention_task const& task, float* out, int begin, int end, int count) const {
     block.sync();  // `put` wrote the scores by other threads
-    for (int e = begin + block.thread(); e < end && e < task.scores.lanes.bound; e += block.threads()) {
+    for (int e = begin + block.thread(); e < end && e < task.scores.lanes.capacity; e += block.threads()) {
       if (e < count && lanes_divide_by > 1) out[e] /= static_cast<float>(lanes_divide_by);
       if (e >= count && task.candidates()) out[e] = 0;
     }

@@ -29,8 +29,8 @@ class mma_product {
   /// True if it can multiply these keys.
   [[nodiscard]] static bool takes(plane const& of) {
     bool const halves = of.element == codec::f16 || of.element == codec::bf16;
-    bool const aligned = of.contiguous() && of.dims % 8 == 0 && alignment_of(of, true) == 16;
-    return halves && aligned && of.dims <= most_dims;
+    bool const aligned = of.contiguous() && of.channels % 8 == 0 && alignment_of(of, true) == 16;
+    return halves && aligned && of.channels <= most_dims;
   }
   /// The product for `count` rows of a lane, of which as many as fit in `shared` bytes stay in shared memory.
   [[nodiscard]] static mma_product of(plane const& from, query_view const& queries, int count, std::size_t shared) {

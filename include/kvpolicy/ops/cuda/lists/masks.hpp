@@ -1,7 +1,7 @@
 // Device implementations of the verbs that write masks.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/cuda/lists/rows.hpp>
 #include <kvpolicy/ops/mask_rows.hpp>
 
@@ -109,7 +109,7 @@ struct implementation<ops::hide_dropped_t, Backend> {
   static void run(Executor& exec, keep_set const& keep, cache const& in, mask_rows const& mask) {
     detail::check_mask_words("apply", mask);
     detail::row_owners const rows = detail::owners_of(mask.rows, keep.lanes);
-    int const pieces = detail::pieces_of(exec, in.lanes.bound);
+    int const pieces = detail::pieces_of(exec, in.lanes.capacity);
     detail::launch_unless_fault(
         exec, launch_shape{rows.count() * pieces, exec.threads().entry, 0},
         detail::hide_kernel{keep, in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});
@@ -125,7 +125,7 @@ struct implementation<ops::show_entries_t, Backend> {
     detail::row_owners const rows = detail::owners_of(mask.rows, in.lanes);
     std::int64_t const of_row = mask.form == mask_form::bits ? (mask.units + 31) / 32 : mask.units;
     detail::launch_each_unless_fault(exec, rows.count() * of_row, detail::hide_all{mask, rows, of_row});
-    int const pieces = detail::pieces_of(exec, in.lanes.bound);
+    int const pieces = detail::pieces_of(exec, in.lanes.capacity);
     detail::launch_unless_fault(
         exec, launch_shape{rows.count() * pieces, exec.threads().entry, 0},
         detail::show_kernel{in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});

@@ -96,7 +96,7 @@ struct rewrite_kernel {
   }
   /// Bytes of scratch for one block: its marks, and the dropped slots of one list.
   [[nodiscard]] KVPOLICY_HD static std::int64_t scratch_of_block(cache const& in) {
-    return marks_bytes(in) + (std::int64_t{in.lanes.bound} * 4 + 15) / 16 * 16;
+    return marks_bytes(in) + (std::int64_t{in.lanes.capacity} * 4 + 15) / 16 * 16;
   }
   [[nodiscard]] static std::size_t shared_bytes(int threads) {
     return 2 * shared_arena::bytes_of_piece<int>(threads) + shared_arena::bytes_of_piece<int>(1) + collective_bytes();
@@ -196,7 +196,7 @@ struct rewrite_kernel {
     int const unit = there ? slot[e] : 0;
     bool const goes = work.claims.claim(block, work.marks, falls && unit != edit.dead, unit);
     int const position = there ? in.lanes.position.row(this_lane)[e] : 0;
-    bool const given = goes && position >= number_or_zero(edit.locked, this_lane) && !edit.shared(unit);
+    bool const given = goes && position >= number_or_zero(edit.locked_prefix, this_lane) && !edit.shared(unit);
     block.sync();
     auto const sum = block.exclusive_sum(work.storage, packed_counts::of(stays, given, goes && !given));
     progress const before = now.with(sum.before);

@@ -1,7 +1,7 @@
 // Device implementations of the verbs that find plans which do not fit the lanes any more.
 #pragma once
 
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/ops/cuda/moves/columns.hpp>
 #include <kvpolicy/ops/entries.hpp>
 
@@ -22,7 +22,7 @@ struct stale_check {
     lane const one = lanes.at(static_cast<int>(i));
     bool const fits = counts_fit(lanes, one);
     int const segment = segment_of(lanes, keep.decides, static_cast<int>(i));
-    int const seen = keep.seen[segment];
+    int const seen = keep.entry_count[segment];
     bool const same = seen == lanes.committed(one);
     if (fits && same && keep.is_fresh(one)) return true;
     report_fault(block, faults,

@@ -2,7 +2,7 @@
 // call or of another slot names.
 #pragma once
 
-#include <kvpolicy/ops/cuda/lists/check.hpp>
+#include <kvpolicy/ops/cuda/lists/list_checks.hpp>
 #include <kvpolicy/ops/cuda/lists/rows.hpp>
 #include <kvpolicy/ops/units.hpp>
 #include <limits>
@@ -52,7 +52,7 @@ struct unit_users {
     for (int j = block.thread(); j < all.sharers(); j += block.threads()) {
       count = max_op{}(count, *all.lanes.count.row(all.sharer(owner, j)));
     }
-    count = min_op{}(block.reduce(storage, count, max_op{}), all.lanes.bound);
+    count = min_op{}(block.reduce(storage, count, max_op{}), all.lanes.capacity);
     unsigned* const first = claims.of(all.lanes, owner);
     int const* const units = where_of_all.list(owner);
     for (int u = block.thread(); u * where.unit_tokens < count; u += block.threads()) {
@@ -84,9 +84,9 @@ struct unit_users {
   row_owners const rows = owners_of(rows_of(in.where, in.where.table), in.lanes);
   cache const every = of_all_slots(in);
   list_pools const pools = pools_of(in, in.where.table);
-  int const most = (in.lanes.bound + in.where.unit_tokens - 1) / in.where.unit_tokens;
+  int const most = (in.lanes.capacity + in.where.unit_tokens - 1) / in.where.unit_tokens;
   expects(std::int64_t{rows.count()} * most < std::int64_t{std::numeric_limits<unsigned>::max()}, "apply",
-          "lanes.bound", in.lanes.bound, "rows of a table have fewer than 2^32 units, in all");
+          "lanes.capacity", in.lanes.capacity, "rows of a table have fewer than 2^32 units, in all");
   row_owners all = rows;
   all.lanes = every.lanes;
   auto* const marks = users_bytes(in) > 0 ? reinterpret_cast<unsigned*>(memory) : nullptr;

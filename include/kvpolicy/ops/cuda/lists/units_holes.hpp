@@ -25,13 +25,13 @@ struct slot_storage {
   [[nodiscard]] static std::size_t bytes(kvpolicy::lanes const& batch, by_lane<int> const& shares) {
     std::int64_t const lists = std::int64_t{shares.sequence != 0 ? batch.sequences : 1} *
                                (shares.layer != 0 ? batch.layers() : 1) * (shares.head != 0 ? batch.heads : 1);
-    return static_cast<std::size_t>(lists) * static_cast<std::size_t>(batch.bound + 1) * sizeof(int);
+    return static_cast<std::size_t>(lists) * static_cast<std::size_t>(batch.capacity + 1) * sizeof(int);
   }
   [[nodiscard]] KVPOLICY_HD slot_moves of(lane one, int gone) const {
     std::int64_t list = shares.sequence != 0 ? one.sequence - lanes.sequence_begin : 0;
     if (shares.layer != 0) list = list * lanes.layers() + one.layer - lanes.layer_begin;
     if (shares.head != 0) list = list * lanes.heads + one.head;
-    int* const first = memory + list * (lanes.bound + 1);
+    int* const first = memory + list * (lanes.capacity + 1);
     return {first, first + 1, first + 1 + gone};
   }
 };
@@ -248,7 +248,7 @@ struct implementation<ops::fill_holes_t, Backend> {
         detail::pair_holes_kernel{moves, table, storage});
     auto const visit = [&](detail::few_moved const& some) {
       int const lanes = in.lanes.size() * some.count;
-      int const pieces = pieces_of(exec.config(), lanes, in.lanes.bound);
+      int const pieces = pieces_of(exec.config(), lanes, in.lanes.capacity);
       detail::launch_unless_fault(exec, launch_shape{lanes * pieces, exec.threads().row, 0},
                                   detail::move_pairs_kernel{moves, some, storage, pieces});
     };

@@ -30,12 +30,12 @@ struct byte_rows {
   explicit byte_rows(plane const& of)
       : base(of.base),
         element(of.element),
-        dims(of.dims),
-        layer(of.layer),
-        unit(of.unit),
-        token(of.token),
-        head(of.head),
-        dim(of.dim),
+        dims(of.channels),
+        layer(of.layer_stride),
+        unit(of.unit_stride),
+        token(of.token_stride),
+        head(of.head_stride),
+        dim(of.channel_stride),
         bases(of.bases) {}
 
   [[nodiscard]] KVPOLICY_HD std::byte* row(int in_layer, place at, int of_head) const {
@@ -84,7 +84,7 @@ template <class Block>
 KVPOLICY_HD void lower_known(Block& block, few_columns const& columns, lane this_lane, int first) {
   for (int i = 0; i < columns.count; ++i) {
     recorded_column const& one = columns.of[i];
-    if (one.about.one != per::lane || one.about.rule != on_move::recompute) continue;
+    if (one.about.extent != column_extent::lane || one.about.rule != on_move::recompute) continue;
     block.atomic_min(reinterpret_cast<int*>(one.rows.row(this_lane)), first);
   }
 }

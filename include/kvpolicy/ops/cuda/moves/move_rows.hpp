@@ -31,14 +31,15 @@ inline void check_movable(char const* call, cache const& in) {
   int const bytes = bytes_of(rows.element);
   if (rows.contiguous()) {
     made.width = alignment_of(rows, true);
-    while (rows.dims * bytes % made.width != 0) made.width /= 2;
-    made.columns = rows.dims * bytes / made.width;
+    while (rows.channels * bytes % made.width != 0) made.width /= 2;
+    made.columns = rows.channels * bytes / made.width;
     made.step = made.width;
   } else {
     made.width = bytes;
-    made.columns = rows.dims;
-    made.step = rows.dim;
-    made.across_rows = (rows.token < 0 ? -rows.token : rows.token) < (rows.dim < 0 ? -rows.dim : rows.dim);
+    made.columns = rows.channels;
+    made.step = rows.channel_stride;
+    made.across_rows = (rows.token_stride < 0 ? -rows.token_stride : rows.token_stride) <
+                       (rows.channel_stride < 0 ? -rows.channel_stride : rows.channel_stride);
   }
   return made;
 }
@@ -77,7 +78,7 @@ class moved_list {
   }
   void add_moved_columns(std::span<recorded_column const> columns) {
     for (recorded_column const& each : columns) {
-      if (each.about.one != per::lane_entry || each.about.rule != on_move::permute) continue;
+      if (each.about.extent != column_extent::lane_entry || each.about.rule != on_move::permute) continue;
       add(moved_column(each.rows, each.about.bytes));
     }
   }
@@ -95,7 +96,7 @@ class moved_list {
 [[nodiscard]] inline few_columns known_columns(std::span<recorded_column const> columns) {
   few_columns known;
   for (recorded_column const& each : columns) {
-    if (each.about.one != per::lane || each.about.rule != on_move::recompute) continue;
+    if (each.about.extent != column_extent::lane || each.about.rule != on_move::recompute) continue;
     expects(known.count < few_columns::most, "apply", "columns", known.count + 1, "a device recomputes eight at most");
     known.of[known.count++] = each;
   }

@@ -37,7 +37,8 @@ struct moved_rows {
 
   /// True if this lane moves the row: of lanes that share one, the first does.
   [[nodiscard]] KVPOLICY_HD bool led_by(lanes const& batch, lane one) const {
-    return !by_ordinal || leads_row(by_lane<std::byte>{rows.base, rows.unit, rows.layer, rows.head}, batch, one);
+    return !by_ordinal ||
+           leads_row(by_lane<std::byte>{rows.base, rows.unit_stride, rows.layer_stride, rows.head_stride}, batch, one);
   }
   [[nodiscard]] KVPOLICY_HD std::byte* row(locator const& where, lane one, int ordinal) const {
     place const at = by_ordinal ? place{slot_of(slots, one.sequence), ordinal} : where.at(one, ordinal);

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <string>
 
@@ -55,10 +55,10 @@ KVPOLICY_HD inline void put_element(codec element, float value, std::byte* to) {
   if (rows.bases.data != nullptr) {
     bits = static_cast<std::uintptr_t>(rows.bases.alignment > 0 ? rows.bases.alignment : bytes_of(rows.element));
   }
-  for (std::int64_t const stride : {rows.layer, rows.unit, rows.token, rows.head}) {
+  for (std::int64_t const stride : {rows.layer_stride, rows.unit_stride, rows.token_stride, rows.head_stride}) {
     bits |= static_cast<std::uintptr_t>(stride);
   }
-  if (!whole_rows) bits |= static_cast<std::uintptr_t>(rows.dim);
+  if (!whole_rows) bits |= static_cast<std::uintptr_t>(rows.channel_stride);
   int most = 16;
   while (most > 1 && bits % static_cast<std::uintptr_t>(most) != 0) most /= 2;
   return most;

@@ -1,7 +1,7 @@
 // The scratch that gates use between two launches.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/cuda/perceptron/perceptron.hpp>
 #include <string>
 

@@ -19,7 +19,7 @@ struct means_body {
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     lane const one{lanes.sequence_begin + sequence, lanes.layer_begin, 0};
-    if (i == (std::int64_t{lanes.bound} + 1) * features.dims) return find_span(one);
+    if (i == (std::int64_t{lanes.capacity} + 1) * features.dims) return find_span(one);
     int const row = static_cast<int>(i / features.dims);
     if (row > lanes.committed(one)) return;
     auto const by = static_cast<float>(lanes.layers() * ranks * (row == 0 ? turn.heads : lanes.heads));

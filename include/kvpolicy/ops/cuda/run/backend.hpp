@@ -4,9 +4,9 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/executor.hpp>
-#include <kvpolicy/core/fields.hpp>
 #include <string>
 #include <tuple>
 

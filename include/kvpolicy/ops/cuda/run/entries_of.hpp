@@ -44,7 +44,7 @@ struct entries_kernel {
 template <class Executor>
 [[nodiscard]] pieces_of_segments pieces_for(Executor& exec, score_view const& of) {
   int const entries = exec.config().entries_of_a_block;
-  return {of, (of.lanes.bound + entries - 1) / entries, entries};
+  return {of, (of.lanes.capacity + entries - 1) / entries, entries};
 }
 
 /// Launches body(block, segment, range), one block for each piece of each segment's committed entries. The body may

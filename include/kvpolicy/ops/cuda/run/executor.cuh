@@ -5,7 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/cuda/run/faults.hpp>
 #include <kvpolicy/ops/cuda/run/launch.cuh>
 #include <kvpolicy/ops/cuda/select/numbers.cuh>

@@ -1,7 +1,7 @@
 // The error messages of recorded faults, and the checks of launch numbers and launches.
 #pragma once
 
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/cuda/run/backend.hpp>
 #include <string>
 #include <utility>
@@ -45,14 +45,14 @@ struct fault_text {
   char const* rule;
 };
 
-inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, and its drafts are among them";
+inline constexpr char const* counts_rule = "a lane holds 0 to `capacity` entries, and its drafts are among them";
 
 struct told_fault {
   fault kind;
   fault_text text;
 };
 inline constexpr told_fault told_faults[] = {
-    {fault::append_bound, {"append", "tokens", "a lane holds at most `bound` entries"}},
+    {fault::append_bound, {"append", "tokens", "a lane holds at most `capacity` entries"}},
     {fault::append_position, {"append", "position", "positions ascend"}},
     {fault::append_drafts, {"append", "in_flight", "drafts are committed or truncated first"}},
     {fault::commit_drafts, {"commit", "tokens", "fewer drafts are in flight"}},
@@ -76,7 +76,7 @@ inline constexpr told_fault told_faults[] = {
     {fault::window_position, {"ingest", "position", "positions ascend"}},
     {fault::pages_supply, {"promote", "pages", "the pool has only as many free pages as the number in parentheses"}},
     {fault::pages_sentinel, {"promote", "pages.free", "it is the sentinel, or no page of the pool"}},
-    {fault::pages_bound, {"promote", "global.lanes.count", "a lane holds at most `bound` entries"}},
+    {fault::pages_bound, {"promote", "pages.lanes.count", "a lane holds at most `capacity` entries"}},
     {fault::pages_position, {"promote", "position", "positions ascend"}},
     {fault::step_drafts, {"step", "tokens", "the ring has fewer rows for drafts"}},
     {fault::step_position, {"step", "position", "positions ascend"}},

@@ -13,7 +13,7 @@ template <class Executor>
   constexpr int most_segments = 512;
   constexpr int entries_of_a_thread = 16;
   return scores.decides == granularity::lane && scores.segments() <= most_segments &&
-         scores.lanes.bound <= entries_of_a_thread * exec.threads().segment;
+         scores.lanes.capacity <= entries_of_a_thread * exec.threads().segment;
 }
 
 /// As finalize_top_k, with the number of NaN scores that each segment found.

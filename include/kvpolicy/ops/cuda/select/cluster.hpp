@@ -242,7 +242,7 @@ template <class Executor>
   int blocks = 1;
   while (2 * blocks <= exec.clusters() && 2 * blocks <= most_cluster_blocks &&
          std::int64_t{2 * blocks} * scores.segments() <= exec.config().processors &&
-         2 * blocks * of_block <= scores.lanes.bound) {
+         2 * blocks * of_block <= scores.lanes.capacity) {
     blocks *= 2;
   }
   return blocks;
@@ -256,7 +256,7 @@ template <class Executor, class Rule>
   if (blocks == 1) return false;
   launch_config numbers = exec.config();
   numbers.shared_bytes -= static_cast<int>(cluster_storage::more_bytes());
-  int const capacity = keys_to_collect(numbers, scores.lanes.bound);
+  int const capacity = keys_to_collect(numbers, scores.lanes.capacity);
   std::size_t const shared = select_storage::bytes(capacity) + cluster_storage::more_bytes();
   exec.launch(launch_shape{scores.segments() * blocks, exec.threads().segment, shared, blocks},
               emit_cluster_kernel<Rule>{scores, rule, keep, choices, capacity});

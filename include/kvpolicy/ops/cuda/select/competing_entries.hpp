@@ -44,22 +44,21 @@ template <class Block>
   return low;
 }
 
-/// The competitors of a lane, of which those of the ranks `free` may be dropped. Collective, with the same
-/// `storage`.
+/// The candidates of a lane: the entries of these ranks, which may be dropped. Collective, with the same `storage`.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD competing_entries competing_entries_of(Block& block, lane_entries const& of,
-                                                                 ordinal_range free, collective_storage* storage) {
-  competing_entries made{free.begin, free.end, -(std::int64_t{1} << 40), std::int64_t{1} << 40};
+                                                                 ordinal_range ranks, collective_storage* storage) {
+  competing_entries made{ranks.begin, ranks.end, -(std::int64_t{1} << 40), std::int64_t{1} << 40};
   lane_order const& order = of.order;
-  if (order.ascends() || free.begin >= free.end) return made;
+  if (order.ascends() || ranks.begin >= ranks.end) return made;
   auto const position_at = [&](int rank) {
     return order.is_ring() ? of.position[order.ordinal_of(rank)]
                            : lowest_of_newest(block, of, of.count - rank, storage);
   };
-  if (free.end < of.count) made.high = position_at(free.end);
-  made.begin = min_op{}(free.begin, order.begin);
+  if (ranks.end < of.count) made.high = position_at(ranks.end);
+  made.begin = min_op{}(ranks.begin, order.begin);
   made.end = of.count;
-  if (free.begin > made.begin) made.low = position_at(free.begin);
+  if (ranks.begin > made.begin) made.low = position_at(ranks.begin);
   return made;
 }
 

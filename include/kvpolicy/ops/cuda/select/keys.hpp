@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/radix_key.hpp>
@@ -259,8 +259,8 @@ struct same_tokens_check {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
     lanes const& batch = scores.lanes;
-    auto const index = static_cast<int>(i / batch.bound);
-    auto const e = static_cast<int>(i % batch.bound);
+    auto const index = static_cast<int>(i / batch.capacity);
+    auto const e = static_cast<int>(i % batch.capacity);
     lane const one = batch.at(index);
     lane const first = scores.lane_of(segment_of(batch, scores.decides, index));
     if (e >= batch.committed(one) || e >= batch.committed(first)) return;
@@ -276,9 +276,10 @@ template <class Executor>
 void check_same_tokens(Executor& exec, score_view const& scores) {
   by_lane<int> const& position = scores.lanes.position;
   bool const of_heads = position.head != 0 && scores.lanes.heads > 1;
-  bool const of_layers = position.layer != 0 && scores.lanes.layers() > 1 && scores.decides == granularity::token;
+  bool const of_layers = position.layer != 0 && scores.lanes.layers() > 1 && scores.decides == granularity::sequence;
   if (scores.decides == granularity::lane || scores.same_tokens || (!of_heads && !of_layers)) return;
-  launch_each(exec, std::int64_t{scores.lanes.size()} * scores.lanes.bound, same_tokens_check{scores, exec.faults()});
+  launch_each(exec, std::int64_t{scores.lanes.size()} * scores.lanes.capacity,
+              same_tokens_check{scores, exec.faults()});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cub/device/device_select.cuh>
 #include <cuda/std/iterator>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/cuda/run/backend.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

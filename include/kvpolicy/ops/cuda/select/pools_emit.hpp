@@ -56,7 +56,7 @@ struct kept_of_segment {
   [[nodiscard]] KVPOLICY_HD int operator()(int segment) const {
     pool_segment const& one = in.segments[segment];
     pool_state const& pool = in.pool_of(segment);
-    if (pool.fires == 0) return in.keep.seen[segment];
+    if (pool.fires == 0) return in.keep.entry_count[segment];
     decided_by const decider = deciding_threshold(one, pool);
     if (decider == decided_by::floor) return one.within;
     bool const floor_too = decider == decided_by::both && pool.floors_fit != 0;
@@ -135,7 +135,7 @@ struct emit_pool_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     int const segment = block.index();
     int* const to = in.keep.indices + in.keep.indptr[segment];
-    if (in.pool_of(segment).fires == 0) return emit_all(block, in.keep.seen[segment], to);
+    if (in.pool_of(segment).fires == 0) return emit_all(block, in.keep.entry_count[segment], to);
     segment_keys<Rule> const keys = in.keys_of(rule, segment);
     select_storage const temp_storage(block, 0);
     key_cut const cut = cut_at(block, keys, in.segments[segment].at, temp_storage);
@@ -148,7 +148,7 @@ template <class Executor, class Rule>
 void decide_pools(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep, int size) {
   int const segments = scores.segments();
   auto const threads = exec.threads().segment;
-  int const capacity = keys_to_collect(exec.config(), scores.lanes.bound);
+  int const capacity = keys_to_collect(exec.config(), scores.lanes.capacity);
   auto* const of_segments = reinterpret_cast<pool_segment*>(exec.scratch());
   auto* const pools = reinterpret_cast<pool_state*>(of_segments + segments);
   auto* const histograms = reinterpret_cast<std::uint32_t*>(pools + segments / size);

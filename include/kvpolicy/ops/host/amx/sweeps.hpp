@@ -131,8 +131,8 @@ struct amx_sweeps {
       __m512 const product = _mm512_load_ps(logits + k * most_rows + 16 * c);
       __m512 const scaled = _mm512_mul_ps(product, _mm512_set1_ps(of.scale));
       if constexpr (All) return scaled;
-      __m512i const seen = _mm512_loadu_si512(rows.seen + 16 * c);
-      __mmask16 const sees = _mm512_cmpgt_epi32_mask(seen, _mm512_set1_epi32(of.first + k));
+      __m512i const visible = _mm512_loadu_si512(rows.visible + 16 * c);
+      __mmask16 const sees = _mm512_cmpgt_epi32_mask(visible, _mm512_set1_epi32(of.first + k));
       return _mm512_mask_mov_ps(_mm512_set1_ps(lowest), sees, scaled);
     }
 

@@ -29,7 +29,7 @@ class lane_logits {
         rows_(&rows),
         lanes_(this_lane),
         range_(range),
-        dims_(from.rows.dims) {
+        dims_(from.rows.channels) {
     auto const d = static_cast<std::size_t>(dims_);
     packed_ = arena.take<float>(storage * floats_of_a_block(dims_) + floats_of_a_tile(dims_) + d);
     tile_ = packed_ + storage * floats_of_a_block(dims_);
@@ -167,22 +167,23 @@ class lane_logits {
   [[nodiscard]] bool are_few() const { return range_.count * range_.group <= few_rows; }
   /// True if the kernel reads keys as they are.
   [[nodiscard]] bool reads_keys() const {
-    if (by_ != product::columns && by_ != product::rows && by_ != product::quads) return true;
+    if (by_ != product::rows_interleaved && by_ != product::rows && by_ != product::four_dims) return true;
     return keys_->rows.element == codec::f32 && keys_->rows.contiguous();
   }
 
   [[nodiscard]] bool uses_tiles() const {
-    return by_ == product::tiles_bf16 || by_ == product::tiles_split || by_ == product::tiles_f16;
+    return by_ == product::tiles_bf16 || by_ == product::tiles_bf16_parts || by_ == product::tiles_f16;
   }
 
   product choose() {
     bool const bf16 = simd_level_ >= isa::avx512_bf16 && keys_->rows.element == codec::bf16 && keys_->rows.contiguous();
     if (!are_few() && simd_level_ == isa::amx) {
-      if (bf16) return rows_are_bf16() ? product::tiles_bf16 : product::tiles_split;
+      if (bf16) return rows_are_bf16() ? product::tiles_bf16 : product::tiles_bf16_parts;
       if (keys_->rows.element == codec::f16 && keys_->rows.contiguous()) return product::tiles_f16;
     }
-    if (!are_few()) return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product::columns_bf16 : product::columns;
-    if (bf16 && dims_ % 8 == 0) return rows_are_bf16() ? product::quads_bf16 : product::quads_split;
+    if (!are_few())
+      return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product::rows_interleaved_bf16 : product::rows_interleaved;
+    if (bf16 && dims_ % 8 == 0) return rows_are_bf16() ? product::four_dims_bf16 : product::four_dims_bf16_parts;
     product_kernels const& few = products_of_isa<few_rows>[simd_level_];
     codec const element = keys_->rows.element;
     if (keys_->rows.contiguous() && dims_ % few.numbers_of_a_vector == 0 &&
@@ -190,12 +191,12 @@ class lane_logits {
       product const read = element == codec::f16 ? product::rows_f16 : product::rows_bf16;
       if (few.of(read) != nullptr) return read;
     }
-    return dims_ % 4 == 0 && few.of(product::quads) != nullptr ? product::quads : product::rows;
+    return dims_ % 4 == 0 && few.of(product::four_dims) != nullptr ? product::four_dims : product::rows;
   }
 
   void widen(std::byte const* from, float* to) const {
     if (keys_->rows.contiguous()) return products_of_isa<16>[simd_level_].widen(keys_->rows.element, from, dims_, to);
-    load_row(keys_->rows.element, from, keys_->rows.dim, dims_, to);
+    load_row(keys_->rows.element, from, keys_->rows.channel_stride, dims_, to);
   }
 
   /// Loads row i of the range into row_.
@@ -223,7 +224,7 @@ class lane_logits {
   lane lanes_{};
   row_range range_{};
   int dims_ = 0;
-  product by_ = product::columns;
+  product by_ = product::rows_interleaved;
   lane_rows at_{};
   int behind_ = -1;  ///< the first entry behind the current tile; `next_` is its tile
   int end_ = 0;

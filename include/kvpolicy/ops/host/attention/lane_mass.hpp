@@ -35,7 +35,7 @@ class lane_mass {
     entries_ = scores.lanes.committed(this_lane);
     newest_ = scores.lanes.newest(this_lane);
     scratch_arena arena(memory);
-    auto const n = static_cast<std::size_t>(scores.lanes.bound);
+    auto const n = static_cast<std::size_t>(scores.lanes.capacity);
     block_ = arena.take<float>(most_rows * n);
     total_ = arena.take<float>(n);
     scales_ = arena.take<float>(most_rows * most_stretches);
@@ -127,11 +127,11 @@ class lane_mass {
 
   /// Fills a block with rows [first, first + count): how many entries each sees, its LSE if given, and the packed rows.
   void fill(row_block& block, int first, int count) {
-    std::fill_n(block.seen, most_rows, 0);
+    std::fill_n(block.visible, most_rows, 0);
     std::fill_n(block.lse, most_rows, 0.0f);
     for (int i = 0; i < count; ++i) {
       int const row = (first + i) % count_;
-      block.seen[i] = visible(row);
+      block.visible[i] = visible(row);
       if (!has_sums()) continue;
       int const head = lanes_.head * group_ + (first + i) / count_;
       block.lse[i] = rows_.lse.at(lanes_, head, rows_.stored(lanes_, begin_ + row));
@@ -145,7 +145,7 @@ class lane_mass {
     float* scale = scales_;
     for (int e = 0; e < seen_; e += stretch_, scale += block.rows) {
       int const count = std::min(stretch_, seen_ - e);
-      visit(block_view{values + static_cast<std::ptrdiff_t>(e) * block.rows, e, count, block.seen, scale}, e);
+      visit(block_view{values + static_cast<std::ptrdiff_t>(e) * block.rows, e, count, block.visible, scale}, e);
     }
   }
 
@@ -160,7 +160,7 @@ class lane_mass {
       leave_out(view, block.rows);
       block.softmax->advance(view, block.row_max, block.sum);
     });
-    block.softmax->finalize(scales_, (seen_ + stretch_ - 1) / stretch_, block.seen, block.row_max, block.sum);
+    block.softmax->finalize(scales_, (seen_ + stretch_ - 1) / stretch_, block.visible, block.row_max, block.sum);
   }
 
   /// Computes the probabilities of rows [first, first + count) in `values`.
@@ -216,7 +216,7 @@ class lane_mass {
       for (int e = 0; e < seen_; e += keys_of_a_tile) {
         int const keys = logits_.take(e, seen_);
         for (int b = 0; b < blocks; ++b) {
-          block_view const view{block_, e, keys, block[b].seen, block[b].scale};
+          block_view const view{block_, e, keys, block[b].visible, block[b].scale};
           logits_.tile(block[b], keys, block_);
           block[b].softmax->normalise(view, block[b].lse);
           block[b].softmax->reduce(view, how == reduction::max, begin > 0 || b > 0, total_ + e);

@@ -24,7 +24,7 @@ struct row_block {
   int rows = 0;
   product_kernels const* products = nullptr;
   softmax_kernels const* softmax = nullptr;
-  int seen[most_rows] = {};
+  int visible[most_rows] = {};
   float scale[most_rows] = {};
   float lse[most_rows] = {};
   float row_max[most_rows] = {};

@@ -24,14 +24,14 @@ void add_mass_by_sweeps(lane_logits& logits, Fill const& fill, int rows, float* 
       one.set_rows(logits.simd_level(), most_rows);
       fill(one, first, count);
       one.begin_softmax();
-      end = std::max(end, *std::max_element(one.seen, one.seen + count));
+      end = std::max(end, *std::max_element(one.visible, one.visible + count));
       unsigned const there = std::numeric_limits<unsigned>::max() >> (most_rows - count);
-      swept[blocks] = {one.packed, one.seen,    *std::min_element(one.seen, one.seen + count),
+      swept[blocks] = {one.packed, one.visible, *std::min_element(one.visible, one.visible + count),
                        there,      one.row_max, one.sum};
     }
     logits.sweep(block[0], swept, blocks, end, nullptr);
     for (int b = 0; b < blocks; ++b) {
-      for (int r = 0; r < most_rows; ++r) block[b].sum[r] = block[b].seen[r] > 0 ? 1.0f / block[b].sum[r] : 0.0f;
+      for (int r = 0; r < most_rows; ++r) block[b].sum[r] = block[b].visible[r] > 0 ? 1.0f / block[b].sum[r] : 0.0f;
     }
     logits.sweep(block[0], swept, blocks, end, mass);
   }

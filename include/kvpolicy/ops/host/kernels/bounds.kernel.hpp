@@ -16,21 +16,21 @@ template <int Vectors, class Number, int Channels>
     most[i] = numbers{} + std::numeric_limits<Number>::min();
     least[i] = numbers{} + magnitude;
     if (overwrite) return;
-    get(most[i], high + d + Channels * i);
-    get(least[i], low + d + Channels * i);
+    load_raw(most[i], high + d + Channels * i);
+    load_raw(least[i], low + d + Channels * i);
   });
   for (int r = 0; r < count; ++r) {
     each<Vectors>([&](auto i) KVPOLICY_INLINED {
       numbers value;
-      get(value, rows[r] + (d + Channels * i) * static_cast<int>(sizeof(Number)));
+      load_raw(value, rows[r] + (d + Channels * i) * static_cast<int>(sizeof(Number)));
       value ^= (value >> (8 * sizeof(Number) - 1)) & magnitude;
       most[i] = value > most[i] ? value : most[i];
       least[i] = value < least[i] ? value : least[i];
     });
   }
   each<Vectors>([&](auto i) KVPOLICY_INLINED {
-    put(most[i], high + d + Channels * i);
-    put(least[i], low + d + Channels * i);
+    store_raw(most[i], high + d + Channels * i);
+    store_raw(least[i], low + d + Channels * i);
   });
 }
 

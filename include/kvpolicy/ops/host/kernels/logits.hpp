@@ -16,28 +16,28 @@ inline constexpr int keys_of_a_tile = 24;
 
 /// The kernel that multiplies keys and rows, which determines how rows are packed in floats, or in pairs of bf16.
 enum class product {
-  columns,       ///< [dims][rows]
-  columns_bf16,  ///< bf16 keys and rows: [dims / 2][rows] pairs
-  tiles_bf16,    ///< bf16 keys and rows, with a matrix unit: `row_tiles`, which `pack_tiles` packs
-  tiles_split,   ///< bf16 keys and float rows
-  tiles_f16,     ///< f16 keys and float rows
-  rows,          ///< few rows: [row][dims]
-  rows_f16,      ///< f16 keys; a vector's numbers divide dims
+  rows_interleaved,       ///< [dims][rows]
+  rows_interleaved_bf16,  ///< bf16 keys and rows: [dims / 2][rows] pairs
+  tiles_bf16,             ///< bf16 keys and rows, with a matrix unit: `row_tiles`, which `pack_tiles` packs
+  tiles_bf16_parts,       ///< bf16 keys and float rows
+  tiles_f16,              ///< f16 keys and float rows
+  rows,                   ///< few rows: [row][dims]
+  rows_f16,               ///< f16 keys; a vector's numbers divide dims
   rows_bf16,
-  quads,       ///< few rows, of which a vector has four numbers of each: [dims / 4][row][4]; 4 divides dims
-  quads_bf16,  ///< bf16 keys and rows: [dims / 8][row][4 pairs]; 8 divides dims
-  quads_split  ///< bf16 keys and float rows, split into two bf16 numbers, which have 16 bits: [dims / 8][2][row][4
-               ///< pairs]
+  four_dims,            ///< few rows, of which a vector has four numbers of each: [dims / 4][row][4]; 4 divides dims
+  four_dims_bf16,       ///< bf16 keys and rows: [dims / 8][row][4 pairs]; 8 divides dims
+  four_dims_bf16_parts  ///< bf16 keys and float rows, split into two bf16 numbers, which have 16 bits: [dims /
+                        ///< 8][2][row][4 pairs]
 };
 
 /// The softmax of a block of `most_rows` rows, whose logits are computed twice instead of being stored.
 struct swept_rows {
   void const* packed = nullptr;
-  int const* seen = nullptr;  ///< the entries that a row sees
-  int all_see = 0;            ///< the entries that all rows see
-  unsigned there = 0;         ///< a bit for each row that is not only there to fill up the block
-  float* row_max = nullptr;   ///< the maximum of a row's logits so far
-  float* sum = nullptr;       ///< the sum of e^(logit - maximum) so far; for the second pass, 1 / that of all entries
+  int const* visible = nullptr;  ///< the entries that a row sees
+  int all_see = 0;               ///< the entries that all rows see
+  unsigned there = 0;            ///< a bit for each row that is not only there to fill up the block
+  float* row_max = nullptr;      ///< the maximum of a row's logits so far
+  float* sum = nullptr;  ///< the sum of e^(logit - maximum) so far; for the second pass, 1 / that of all entries
 };
 
 /// A tile of keys, of which the first `count` count.
@@ -57,7 +57,7 @@ struct product_kernels {
   /// out[k][r] = scale * key k . row r. A whole step of keys is read, and the keys of the next tile may be prefetched.
   using function = void (*)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
   function by[11];
-  /// Like `columns`, with the same sums, but for one key at a time instead of a whole step.
+  /// Like `rows_interleaved`, with the same sums, but for one key at a time instead of a whole step.
   function one_by_one;
   /// Converts a row of contiguous elements to floats.
   void (*widen)(codec element, std::byte const* from, int dims, float* to);
@@ -72,7 +72,7 @@ struct product_kernels {
   [[nodiscard]] constexpr function of(product which) const { return by[static_cast<int>(which)]; }
   constexpr void set(product which, function is) { by[static_cast<int>(which)] = is; }
   /// The product of float keys and rows.
-  [[nodiscard]] function logits() const { return of(product::columns); }
+  [[nodiscard]] function logits() const { return of(product::rows_interleaved); }
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

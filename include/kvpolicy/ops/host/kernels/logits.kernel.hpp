@@ -150,7 +150,7 @@ inline void multiply_rows(void const* const* keys, int count, int dims, void con
       float* const to = out + (k + i) * few_rows;
       if (d == dims) {
         four const made = sums_of_four(sums[i], sums[step + i], sums[2 * step + i], sums[3 * step + i]);
-        return put(made.of * scale, to);
+        return store_raw(made.of * scale, to);
       }
       each<few_rows>([&](auto r) KVPOLICY_INLINED {
         float made = sum(sums[r * step + i]);
@@ -164,7 +164,8 @@ inline void multiply_rows(void const* const* keys, int count, int dims, void con
 /// Few rows: a vector has four numbers of each row, and is multiplied by the same four numbers of a key. With two
 /// `Parts`, rows are sums of two numbers. Up to three keys behind the last one are written, too. `Floats` is `floats`.
 template <class Product, int Parts, int Step, class Floats>
-inline void multiply_quads(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) {
+inline void multiply_four_dims(void const* const* keys, int count, int dims, void const* packed, float scale,
+                               float* out) {
   static_assert(keys_of_a_tile % Step == 0 && Step % 4 == 0);
   int const bytes = Product::bytes * dims;
   for (int k = 0; k < count; k += Step) {
@@ -216,13 +217,13 @@ constexpr product_kernels make_products() {
   made.widen = widen;
   made.numbers_of_a_vector = width;
   if constexpr (Rows > few_rows) {
-    made.set(product::columns, columns_of<of_floats, Rows>);
+    made.set(product::rows_interleaved, columns_of<of_floats, Rows>);
     made.one_by_one = multiply_columns<of_floats, Rows, 1, Rows / width>;
   } else {
     made.set(product::rows, multiply_rows<codec::f32>);
     if constexpr (has_f16) made.set(product::rows_f16, multiply_rows<codec::f16>);
     if constexpr (width == 8) made.set(product::rows_bf16, multiply_rows<codec::bf16>);
-    if constexpr (width == 16) made.set(product::quads, multiply_quads<of_floats, 1, 8, floats>);
+    if constexpr (width == 16) made.set(product::four_dims, multiply_four_dims<of_floats, 1, 8, floats>);
   }
   return made;
 }

@@ -11,10 +11,11 @@ template <int Rows>
 constexpr product_kernels make_products_of_pairs() {
   product_kernels made = avx512::products<Rows>;  // what is not made of pairs
   if constexpr (Rows > few_rows) {
-    made.set(product::columns_bf16, columns_of<of_pairs, Rows>);
+    made.set(product::rows_interleaved_bf16, columns_of<of_pairs, Rows>);
   } else {
-    made.set(product::quads_bf16, multiply_quads<of_pairs, 1, 12, floats>);  // enough chains to hide their latency
-    made.set(product::quads_split, multiply_quads<of_pairs, 2, 8, floats>);
+    made.set(product::four_dims_bf16,
+             multiply_four_dims<of_pairs, 1, 12, floats>);  // enough chains to hide their latency
+    made.set(product::four_dims_bf16_parts, multiply_four_dims<of_pairs, 2, 8, floats>);
   }
   return made;
 }

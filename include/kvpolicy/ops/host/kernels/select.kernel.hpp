@@ -52,14 +52,14 @@ inline void sample(float const* scores, int count, sample_keys& to) {
   words low = words{} + forced_key, high = words{} + below_all_keys;
   for (int i = 0; i < sample_keys::size; i += some) {
     words bits;
-    get(bits,
-        scores + i / sample_keys::piece * gap / (sample_keys::size - sample_keys::piece) + i % sample_keys::piece);
+    load_raw(bits,
+             scores + i / sample_keys::piece * gap / (sample_keys::size - sample_keys::piece) + i % sample_keys::piece);
     words key = bits ^ ((0u - (bits >> 31)) | 0x80000000u);
     key = key == 0x7FFFFFFFu ? key + 1u : key;
     key = (bits & 0x7FFFFFFFu) > 0x7F800000u ? words{} + nan_key : key;
     low = key < low ? key : low;
     high = key > high ? key : high;
-    put(key, to.keys + i);
+    store_raw(key, to.keys + i);
   }
   to.low = low[0], to.high = high[0];
   for (int i = 1; i < some; ++i) {

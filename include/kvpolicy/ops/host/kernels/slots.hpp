@@ -18,19 +18,19 @@ struct slot_kernels {
   /// True if no number is below 0, and each is above the one before it.
   bool (*ascends)(int const* numbers, int count);
   /// True if the map has each entry's slot at its position.
-  bool (*as_mapped)(int const* slot, int const* position, int count, int const* map);
+  bool (*matches_map)(int const* slot, int const* position, int count, int const* map);
   /// True if the byte of one of these units is set. Up to three bytes behind it are read, too.
   bool (*any_set)(unsigned char const* bytes, int const* units, int count);
   /// Copies the slots of marked entries to `kept`, in order, and the `gone` others to `dropped`. Nothing is written
   /// behind them. `kept` may be null, `slot`, or stand before it in one list. With `units`, which may be null, the
   /// bytes of the `gone` units are set, too.
-  void (*split)(unsigned char const* marks, int count, int gone, int const* slot, int* kept, int* dropped,
-                unsigned char* units);
+  void (*partition)(unsigned char const* marks, int count, int gone, int const* slot, int* kept, int* dropped,
+                    unsigned char* units);
   /// Copies the slots at the marked ones of `count` positions of a map to `list`, which has room for `room` of them,
   /// and writes `dead` at the other positions. Returns the number of copied slots.
-  int (*take)(unsigned char const* marks, int count, int dead, int* map, int room, int* list);
+  int (*collect_live)(unsigned char const* marks, int count, int dead, int* map, int room, int* list);
   /// Writes `dead` to the map at the positions of entries that are not marked.
-  void (*redirect)(unsigned char const* marks, int const* position, int count, int dead, int* map);
+  void (*redirect_to_dead)(unsigned char const* marks, int const* position, int count, int dead, int* map);
 };
 
 /// Marks units. They must be in the pool.
@@ -58,7 +58,7 @@ inline std::int64_t count_set(unsigned char const* marks, std::int64_t count) {
 
 /// Bytes of scratch that may hold a mark for each unit of a pool: a row of ints. A larger pool has bits.
 [[nodiscard]] inline std::size_t bytes_of_marks(cache const& in) {
-  return sizeof(int) * (static_cast<std::size_t>(in.lanes.bound) + 1);
+  return sizeof(int) * (static_cast<std::size_t>(in.lanes.capacity) + 1);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -39,7 +39,7 @@ template <class Ints>
   return !any(!(positions == counting_as(positions, first)));
 }
 
-inline bool as_mapped(int const* slot, int const* position, int count, int const* map) {
+inline bool matches_map(int const* slot, int const* position, int count, int const* map) {
   return !any_of(count, [&](auto some, int e) KVPOLICY_INLINED {
     fetch(some, position + e + slots_ahead);
     fetch(some, map + position[e] + slots_ahead);
@@ -58,8 +58,8 @@ inline bool any_set(unsigned char const* bytes, int const* units, int count) {
 
 /// Slots are packed to the front of `kept`, which may be the list: a whole vector there overwrites only slots that were
 /// read.
-inline void split(unsigned char const* marks, int count, int gone, int const* slot, int* kept, int* dropped,
-                  unsigned char* units) {
+inline void partition(unsigned char const* marks, int count, int gone, int const* slot, int* kept, int* dropped,
+                      unsigned char* units) {
   int stay = 0;
   for_each_vector(count, [&](auto some, int e) KVPOLICY_INLINED {
     constexpr int lanes = lanes_of(decltype(some){});
@@ -75,7 +75,7 @@ inline void split(unsigned char const* marks, int count, int gone, int const* sl
   if (units != nullptr) mark_units(units, dropped, gone);
 }
 
-inline int take(unsigned char const* marks, int count, int dead, int* map, int room, int* list) {
+inline int collect_live(unsigned char const* marks, int count, int dead, int* map, int room, int* list) {
   int taken = 0;
   for_each_vector(count, [&](auto some, int p) KVPOLICY_INLINED {
     fetch(some, map + p + 2 * slots_ahead);
@@ -90,7 +90,7 @@ inline int take(unsigned char const* marks, int count, int dead, int* map, int r
   return taken;
 }
 
-inline void redirect(unsigned char const* marks, int const* position, int count, int dead, int* map) {
+inline void redirect_to_dead(unsigned char const* marks, int const* position, int count, int dead, int* map) {
   for_each_vector(count, [&](auto some, int e) KVPOLICY_INLINED {
     fetch(some, position + e + 2 * slots_ahead);
     fetch(some, map + position[e] + 2 * slots_ahead);
@@ -105,4 +105,4 @@ inline void redirect(unsigned char const* marks, int const* position, int count,
   });
 }
 
-inline constexpr slot_kernels slots{inside, ascends, as_mapped, any_set, split, take, redirect};
+inline constexpr slot_kernels slots{inside, ascends, matches_map, any_set, partition, collect_live, redirect_to_dead};

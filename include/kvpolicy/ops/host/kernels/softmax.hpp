@@ -18,14 +18,14 @@ inline constexpr int few_rows = 4;
 /// Rows of the largest block.
 inline constexpr int most_rows = 32;
 
-/// Unnormalised probabilities of a block. Row r sees entry first + e if first + e < seen[r], and the factor `scale[r]`
-/// normalises its values. Rows that only fill up the block see nothing. Where a vector has several entries, functions
-/// overwrite what is behind the last one, up to a whole vector.
+/// Unnormalised probabilities of a block. Row r sees entry first + e if first + e < visible[r], and the factor
+/// `scale[r]` normalises its values. Rows that only fill up the block see nothing. Where a vector has several entries,
+/// functions overwrite what is behind the last one, up to a whole vector.
 struct block_view {
   float* values;
   int first;
   int count;
-  int const* seen;
+  int const* visible;
   float* scale;
 };
 
@@ -36,7 +36,7 @@ struct softmax_kernels {
   /// the cache.
   void (*advance)(block_view const& block, float* row_max, float* sum);
   /// Follows the last stretch: `scale` [stretches][rows] becomes the factor that normalises each stretch's values.
-  void (*finalize)(float* scale, int stretches, int const* seen, float const* row_max, float const* sum);
+  void (*finalize)(float* scale, int stretches, int const* visible, float const* row_max, float const* sum);
   /// Each of `count` logits x becomes cap tanh(x / cap).
   void (*cap)(float* logits, int count, float cap);
   /// Logits become e^(logit - lse), and scale 1.

@@ -16,7 +16,7 @@ template <int Rows>
 template <int Rows>
 [[gnu::always_inline]] inline void store_rows(floats some, float* rows, int column) {
   if constexpr (entries<Rows> > 1) {
-    put(quarter<0>(some).of, rows);
+    store_raw(quarter<0>(some).of, rows);
   } else {
     store(some, rows + column * width);
   }
@@ -31,8 +31,8 @@ template <int Rows>
 [[gnu::always_inline]] inline ints limits(block_view const& block, int column) {
   int limit[width];
   for (int i = 0; i < width; ++i) {
-    int const seen = block.seen[column * width + i % Rows] - block.first;
-    limit[i] = (seen < block.count ? seen : block.count) - i / Rows;
+    int const visible = block.visible[column * width + i % Rows] - block.first;
+    limit[i] = (visible < block.count ? visible : block.count) - i / Rows;
   }
   return load_as(ints{}, limit);
 }
@@ -78,7 +78,7 @@ template <int Rows, bool All>
   floats total = no_floats();
   if constexpr (step == 1) {
     total = so_far * shrink;
-    once(total.of);
+    in_register(total.of);
   }
   for (int e = 0; e < block.count; e += step) {
     float* const at = values_at<Rows>(block.values, e, column);
@@ -110,10 +110,10 @@ inline void advance(block_view const& block, float* row_max, float* sum) {
 
 /// A vector of few rows has the factors of several stretches.
 template <int Rows>
-inline void finalize(float* scale, int stretches, int const* seen, float const* row_max, float const* sum) {
+inline void finalize(float* scale, int stretches, int const* visible, float const* row_max, float const* sum) {
   for (int c = 0; c < columns<Rows>; ++c) {
     float shares[static_cast<std::size_t>(Rows)];
-    for (int r = 0; r < Rows; ++r) shares[r] = seen[r] > 0 ? 1.0f / sum[r] : 0.0f;
+    for (int r = 0; r < Rows; ++r) shares[r] = visible[r] > 0 ? 1.0f / sum[r] : 0.0f;
     floats const share = load_rows<Rows>(shares, c), last = load_rows<Rows>(row_max, c);
     for (int s = 0; s < stretches; s += entries<Rows>) {
       float* const at = values_at<Rows>(scale, s, c);

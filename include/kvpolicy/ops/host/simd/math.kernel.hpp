@@ -1,11 +1,12 @@
 // Arithmetic and functions of floats, for each instruction set: see simd/operations.hpp.
 //
-// A sum of a product is `mul_add` where it may round once. Compilers fuse others, too: `once` keeps them from it.
+// A sum of a product is `mul_add` where it may round once. Compilers fuse others, too: `in_register` keeps them from
+// it.
 
 /// Numbers that more than one operation uses.
 [[gnu::always_inline]] inline floats load_once(float const* from) {
   floats made = load_floats(from);
-  once(made.of);
+  in_register(made.of);
   return made;
 }
 [[gnu::always_inline]] inline floats operator-(floats a, floats b) { return {a.of - b.of}; }
@@ -59,7 +60,7 @@ template <class Whole>
 [[gnu::always_inline]] inline floats exp_of_any(floats x) {
   x = smaller(repeated(88), x);
   floats turns = x * repeated(1.44269504f);
-  once(turns.of);
+  in_register(turns.of);
   return exp_by(x, truncated(turns + choose(turns < no_floats(), repeated(-0.5f), repeated(0.5f))));
 }
 /// The whole number nearest to x / ln 2, for `exp_by` where numbers are scaled by floats.

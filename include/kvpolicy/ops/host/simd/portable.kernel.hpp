@@ -30,7 +30,7 @@ using padded = zero_padded<Bytes>;
 /// Half a vector of floats, as doubles.
 [[gnu::always_inline]] inline doubles load_widened(std::byte const* from) {
   typename vector_of<width / 2>::floats some;
-  get(some, from);
+  load_raw(some, from);
   return {__builtin_convertvector(some, typename vector_of<width / 2>::doubles)};
 }
 [[gnu::always_inline]] inline doubles lower_widened(floats a) {
@@ -41,7 +41,7 @@ using padded = zero_padded<Bytes>;
 }
 [[gnu::always_inline]] inline doubles load_doubles(double const* from) {
   doubles made;
-  get(made.of, from);
+  load_raw(made.of, from);
   return made;
 }
 /// The sum of all lanes: the upper half is added to the lower one until there is one number.
@@ -53,7 +53,7 @@ using padded = zero_padded<Bytes>;
 /// Numbers of f16 and bf16 come as neighbours: even ones and odd ones of a vector of pairs.
 [[gnu::always_inline]] inline ints load_pairs(std::byte const* from) {
   ints made;
-  get(made.of, from);
+  load_raw(made.of, from);
   return made;
 }
 [[gnu::always_inline]] inline floats even_bf16(ints pairs) {
@@ -103,15 +103,15 @@ struct mask {
 };
 [[gnu::always_inline]] inline ints load_as(ints, int const* from) {
   ints made;
-  get(made.of, from);
-  once(made.of);
+  load_raw(made.of, from);
+  in_register(made.of);
   return made;
 }
 [[gnu::always_inline]] inline ints same_as(ints, int value) { return {typename vector_of<width>::ints{} + value}; }
 [[gnu::always_inline]] inline ints counting_as(ints, int first) {
   return {typename vector_of<width>::ints{0, 1, 2, 3} + first};
 }
-[[gnu::always_inline]] inline void store(ints some, int* to) { put(some.of, to); }
+[[gnu::always_inline]] inline void store(ints some, int* to) { store_raw(some.of, to); }
 [[gnu::always_inline]] inline ints operator+(ints a, ints b) { return {a.of + b.of}; }
 [[gnu::always_inline]] inline mask operator>(ints a, ints b) { return {a.of > b.of}; }
 [[gnu::always_inline]] inline mask operator==(floats a, floats b) { return {a.of == b.of}; }
@@ -145,16 +145,16 @@ constexpr bool has_scaling = false;
 
 [[gnu::always_inline]] inline floats load_floats(void const* from) {
   floats made;
-  get(made.of, from);
+  load_raw(made.of, from);
   return made;
 }
 [[gnu::always_inline]] inline floats load_bf16(std::byte const* from) {
   using words = typename vector_of<width>::words;
   typename vector_of<width>::halves some;
-  get(some, from);
+  load_raw(some, from);
   return {__builtin_bit_cast(typename vector_of<width>::floats, __builtin_convertvector(some, words) << 16)};
 }
-[[gnu::always_inline]] inline void store(floats some, float* to) { put(some.of, to); }
+[[gnu::always_inline]] inline void store(floats some, float* to) { store_raw(some.of, to); }
 [[gnu::always_inline]] inline floats repeated(float value) {
   return {typename vector_of<width>::floats{value, value, value, value}};
 }
@@ -219,7 +219,7 @@ template <class Row>
 [[gnu::always_inline]] inline floats load_f16(std::byte const* from) {
   using ints_of = typename vector_of<width>::ints;
   typename vector_of<width>::halves some;
-  get(some, from);
+  load_raw(some, from);
   ints_of const wide = __builtin_convertvector(some, ints_of);
   floats const size = f16_magnitudes((wide & 0x7FFF) << 13);
   return {__builtin_bit_cast(typename vector_of<width>::floats, raw_bits(size).of | (wide >> 15 << 31))};

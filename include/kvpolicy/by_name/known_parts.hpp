@@ -1,0 +1,63 @@
+// The parts of specs that a program added to a registry, and how the fields of a part are read.
+#pragma once
+
+#include <functional>
+#include <kvpolicy/by_name/any_budget.hpp>
+#include <kvpolicy/by_name/any_pick.hpp>
+#include <kvpolicy/by_name/any_protection.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+template <class T>
+T read_part(spec_part const& from, T made = {}) {
+  set_fields(made, from);
+  check_parsed(made, from.column);
+  return made;
+}
+
+/// Parts of one kind that a program added, by their names, and how each is made.
+template <class Any>
+using parts_of_program = std::vector<std::pair<std::string, std::function<Any(spec_part const&)>>>;
+
+/// The parts of specs, beside scorers, that a registry knows: names of stages, and parts of a program's own.
+struct known_parts {
+  std::vector<std::string> stages{"frozen"};
+  parts_of_program<any_protection> protections;
+  parts_of_program<any_budget> budgets;
+  parts_of_program<any_pick> picks;
+  parts_of_program<any_trigger> triggers;
+  by_lane<int const> prompt_end{};   ///< the table of that name, which `prompt` reads
+  by_lane<int const> token_class{};  ///< the table of that name, which `marks` reads
+
+  /// Calls visit(list) for the parts of each kind that a program added.
+  template <class Visit>
+  void for_each_list(Visit const& visit) const {
+    visit(protections);
+    visit(budgets);
+    visit(picks);
+    visit(triggers);
+  }
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> all = stages;
+    for_each_list([&](auto const& list) {
+      for (auto const& each : list) all.push_back(each.first);
+    });
+    return all;
+  }
+};
+
+/// Reads a part of a program's own. False if the list has no such part.
+template <class Any>
+bool read_own(parts_of_program<Any> const& list, spec_part const& from, Any& to) {
+  for (auto const& [name, make] : list) {
+    if (name != from.name) continue;
+    to = make(from);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

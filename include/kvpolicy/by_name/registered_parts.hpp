@@ -1,0 +1,209 @@
+// The parts that a registry knows by name: scorers, stages, tables.
+#pragma once
+
+#include <functional>
+#include <kvpolicy/by_name/any_scorer.hpp>
+#include <kvpolicy/by_name/set_fields.hpp>
+#include <kvpolicy/by_name/spec_parts.hpp>
+#include <kvpolicy/parts/phase.hpp>
+#include <kvpolicy/scorers/stages/frozen.hpp>
+#include <map>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// The description of a scorer or of a system in a list.
+struct scorer_info {
+  std::string name;
+  std::vector<field_info> fields;
+  std::vector<std::string> needs;  ///< the names of the signals that it reads
+  granularity decides = granularity::lane;
+  phase when = phase::step;
+  bool prompts_only = false;  ///< it decides once, at the end of a prompt
+};
+
+namespace detail {
+
+/// The argument of a scorer that reads a table.
+struct table_argument {
+  label table{};
+  static constexpr auto fields() { return make_fields(field{"table", &table_argument::table}); }
+};
+
+/// The scorers, stages and tables of a registry, and how they are made from the parts of a spec.
+template <executor Executor>
+class registered_parts {
+ public:
+  using any_entry_scorer = basic_any_scorer<Executor>;
+  using any_pages_scorer = basic_any_page_scorer<Executor>;
+  using make_scorer = std::function<any_entry_scorer(spec_part const&, spec_parts&, registered_parts const&)>;
+  using make_page_scorer = std::function<any_pages_scorer(spec_part const&, registered_parts const&)>;
+  using make_stage = std::function<any_entry_scorer(any_entry_scorer const&, spec_part const&)>;
+
+  template <class Make>
+  struct named {
+    scorer_info info;
+    Make make;
+    bool is_system = false;
+  };
+  template <class Make>
+  using list_of = std::vector<named<Make>>;
+
+  list_of<make_scorer> scorers;    ///< of evictions and admissions; systems, too
+  list_of<make_scorer> admitting;  ///< of admissions only
+  list_of<make_page_scorer> pages;
+  std::vector<std::pair<std::string, make_stage>> stages;
+  using make_frozen = std::function<any_entry_scorer(spec_part const&, spec_part const&, registered_parts const&)>;
+  std::vector<std::pair<std::string, make_frozen>> freezable_scorers;  ///< those that the stage `frozen` may be around
+  known_parts others;  ///< the names of the stages, and parts of a program's own
+  std::map<std::string, by_lane<int const>> shares;
+  std::map<std::string, by_lane<float const>> heads;
+
+  /// Refuses a part whose name, fields or values no spec can say, and one whose name another part has.
+  template <class Part>
+  void expect_new(Part const& defaults) const {
+    std::string_view const name = Part::name;
+    expects(spec_reader::is_name(name), "registry", "name", quote_of(name), "a name is of letters, digits and _ only");
+    with_fields<Part>([&](auto const&... each) {
+      (expect_sayable(std::string(name) + "'s field", each.name), ...);
+      (expect_sayable(std::string(name) + "." + each.name, to_string(defaults.*each.member)), ...);
+    });
+    auto const expect = [&](std::string_view other, char const* what) {
+      expects(other != name, "registry", "name", name,
+              [&] { return std::string("there is a ") + what + " of that name"; });
+    };
+    for (auto const& each : scorers) expect(each.info.name, "scorer");
+    for (auto const& each : admitting) expect(each.info.name, "scorer");
+    for (auto const& each : pages) expect(each.info.name, "scorer");
+    for (auto const& each : stages) expect(each.first, "stage");
+    for (auto const& each : others.names()) expect(each, "part");
+    for (auto const& each : part_names()) expect(each, "part");
+  }
+
+  /// The scorer that a part names, among some lists.
+  template <class... Makes>
+  static auto const& find(char const* what, spec_part const& from, std::vector<named<Makes>> const&... among) {
+    using make_type = std::common_type_t<Makes...>;
+    named<make_type> const* found = nullptr;
+    std::vector<std::string> known;
+    auto const look = [&](auto const& list) {
+      for (auto const& each : list) {
+        if (from.name == each.info.name) found = &each;
+        known.push_back(each.info.name);
+      }
+    };
+    (look(among), ...);
+    if (found == nullptr) {
+      refuse_spec(from.column, from.name,
+                  accepted(std::string(what) + " begins with its scorer; there are", known, from.name));
+    }
+    return *found;
+  }
+
+  template <class Score>
+  static scorer_info describe(Score const& defaults) {
+    scorer_info made;
+    made.name = Score::name;
+    made.fields = list_fields(defaults);
+    each_need<typename Score::needs>::visit([&](auto const* signal) { made.needs.emplace_back(signal->name); });
+    made.decides = Score::decides;
+    made.when = facts_of(defaults).when;
+    if constexpr (requires { Score::prompts_only; }) made.prompts_only = Score::prompts_only;
+    return made;
+  }
+  template <class Score>
+  static named<make_scorer> scorer_of(Score const& defaults) {
+    return {describe(defaults), [defaults](spec_part const& from, spec_parts&, registered_parts const& in) {
+              return any_entry_scorer(in.read(defaults, from));
+            }};
+  }
+  template <class Score>
+  static named<make_page_scorer> page_scorer_of(Score const& defaults) {
+    return {describe(defaults), [defaults](spec_part const& from, registered_parts const& in) {
+              return any_pages_scorer(in.read(defaults, from));
+            }};
+  }
+
+  /// A scorer with the fields that a part sets, and the table that it names.
+  template <class Score>
+  [[nodiscard]] Score read(Score score, spec_part const& from) const {
+    if constexpr (requires(by_lane<float const> numbers) { score.use_table(numbers); }) {
+      table_argument with{score.table};
+      set_fields(with, from);
+      score.table = with.table;
+      if (score.table != label{}) {
+        score.use_table(find_table(heads, score.table, from, argument_of<table_argument>(from, "table")));
+      }
+    } else {
+      set_fields(score, from);
+    }
+    check_parsed(score, from.column);
+    return score;
+  }
+
+  /// Notes that a scorer can be frozen, if it can.
+  template <class Score>
+  void add_freezable([[maybe_unused]] Score const& defaults) {
+    if constexpr (freezable<Score>) {
+      freezable_scorers.emplace_back(
+          Score::name, [defaults](spec_part const& from, spec_part const& stage, registered_parts const& in) {
+            frozen<Score> made{in.read(defaults, from)};
+            set_fields(made, stage);
+            return any_entry_scorer(made);
+          });
+    }
+  }
+  /// The frozen scorer of a spec whose first stage is `frozen`.
+  [[nodiscard]] any_entry_scorer freeze(spec_part const& from, spec_part const& stage) const {
+    std::vector<std::string> names;
+    for (auto const& [name, make] : freezable_scorers) {
+      if (name == from.name) return make(from, stage, *this);
+      names.push_back(name);
+    }
+    refuse_spec(stage.column, stage.name, accepted("the scorers that can be frozen are", names, ""));
+  }
+
+  /// A stage of a spec around a scorer.
+  [[nodiscard]] any_entry_scorer apply(spec_stage const& stage, any_entry_scorer const& inner) const {
+    if (stage.reduces) return any_entry_scorer(stage.reduces->around(inner));
+    if (stage.puts_first) return any_entry_scorer(stage.puts_first->around(inner));
+    for (auto const& [name, make] : stages) {
+      if (name == stage.from.name) return make(inner, stage.from);
+    }
+    return inner;
+  }
+  static void expect_sayable(std::string const& what, std::string const& text) {
+    expects(sayable(text), "registry", what, quote_of(text), "a spec says texts without blanks and , ( ) | =");
+  }
+  /// Refuses the name of a table that no spec can say.
+  static void expect_table_name(std::string const& name) {
+    label said;
+    expects(
+        read_text(name, said), "registry", "table", [&] { return quote_of(name); },
+        "a spec says names of at most 31 characters, without blanks and , ( ) | =");
+  }
+
+  /// Adds a part of a program's own.
+  template <class Any, class Own, class Part>
+  void add_own(parts_of_program<Any>& to, Part const& defaults) {
+    expect_new(defaults);
+    for (char const* const other : {"window", "cap", "page", "dense", "inherit"}) {
+      expects(std::string_view(Part::name) != other, "registry", "name", Part::name,
+              "admissions and selections have a part of that name");
+    }
+    to.emplace_back(Part::name, [defaults](spec_part const& from) { return Any(Own(read_part(from, defaults))); });
+  }
+
+  /// The table of a name, which an argument of a part says, or the part by itself.
+  template <class Table>
+  static Table find_table(std::map<std::string, Table> const& among, label const& name, spec_part const& from,
+                          spec_argument const* said) {
+    auto const found = among.find(to_string(name));
+    if (found != among.end()) return found->second;
+    constexpr char const* rule = "a table is given to the registry by its name";
+    if (said != nullptr) refuse_spec(said->value_column, said->value, rule);
+    refuse_spec(from.column, from.name, "its table is " + to_string(name) + ", and " + rule);
+  }
+};
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

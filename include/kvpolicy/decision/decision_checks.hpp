@@ -1,0 +1,88 @@
+// The checks that the calls of a decision make before they write anything.
+#pragma once
+
+#include <kvpolicy/core/contract/check.hpp>
+#include <kvpolicy/core/plan.hpp>
+#include <kvpolicy/decision/concepts.hpp>
+#include <kvpolicy/decision/rule.hpp>
+#include <kvpolicy/ops/all_reduce.hpp>
+#include <string>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Calls the `check` of a part of a policy, if it has one.
+template <class Part>
+void check_part(char const* call, Part const& part) {
+  if constexpr (requires { part.check(call); }) part.check(call);
+}
+template <class Part>
+void check_part(char const* call, Part const& part, shape const& model) {
+  if constexpr (requires { part.check(call, model); }) {
+    part.check(call, model);
+  } else {
+    check_part(call, part);
+  }
+}
+
+/// Calls the `check` of a scorer, and of the scorer inside a stage before that of the stage.
+template <class Score>
+void check_scorer_values(char const* call, Score const& score, shape const& model) {
+  if constexpr (holds_wrapped<Score>) check_scorer_values(call, score.score_of, model);
+  check_part(call, score, model);
+}
+
+/// Checks every part of an eviction, an admission or a selection, and then the policy as a whole.
+template <class Policy>
+void check_policy(char const* call, Policy const& policy, shape const& model) {
+  check_scorer_values(call, policy.score, model);
+  if constexpr (requires { policy.protect; }) check_part(call, policy.protect);
+  check_part(call, policy.budget);
+  if constexpr (requires { policy.trigger; }) check_part(call, policy.trigger);
+  if constexpr (requires { policy.budget.differs_by_layer(); }) {
+    bool const layers_decide_alone = policy.score.decides != granularity::sequence;
+    expects(layers_decide_alone || !policy.budget.differs_by_layer(), call, "budget", "different for each layer",
+            "layers that decide together have one budget");
+  }
+  check_part(call, pick_of(policy));
+  check_part(call, policy);
+}
+
+/// Refuses a policy that would decide differently on each rank: a budget that heads share is divided by comparing the
+/// scores of all heads, and a rank has only some of them. The same holds for a scorer whose heads decide together
+/// without a reduction over the ranks.
+template <executor Executor, class Policy>
+void refuse_pool_of_ranks(char const* call, Executor const& exec, resolved<Policy> const& of) {
+  expects(of.scope == budget_scope::lane || ranks_of(exec) == 1, call, "budget.scope", to_string(of.scope),
+          [&] { return "the heads that share it are on " + std::to_string(ranks_of(exec)) + " ranks: gather first"; });
+  expects(of.scorer.safe_across_ranks || ranks_of(exec) == 1, call, "score.decides", to_string(of.decides), [&] {
+    return "heads of " + std::to_string(ranks_of(exec)) + " ranks decide, and the scorer does not reduce";
+  });
+}
+
+/// Checks that the plan was made for this policy, and that lanes can share the budget in the budget's scope.
+template <executor Executor, class Policy>
+void check_plan(char const* call, Executor const& exec, resolved<Policy> const& of, lanes const& batch,
+                shape const& model, plan<Executor> const& into) {
+  Policy const& policy = of.policy;
+  expects(into.decides() == of.decides, call, "plan.decides", to_string(into.decides()),
+          "the plan was made for another granularity");
+  refuse_pool_of_ranks(call, exec, of);
+  int const segments = kvpolicy::segments(batch, of.decides);
+  expects(
+      segments <= into.segments(), call, "signals.lanes", [&] { return std::to_string(segments) + " segments"; },
+      [&] {
+        return "the plan decides about " + std::to_string(into.segments()) +
+               " at once: evict decides about more in turns";
+      });
+  expects(spare_rows(policy.score, batch, model) <= into.spare_rows(), call, "plan",
+          "without the spare rows that this policy needs", "make_plan makes it for the policy that decides");
+  expects(!of.allots || into.allots(), call, "plan", "without room for shares",
+          "make_plan makes it for the policy that decides");
+  expects(scope_at_once(policy.budget) != budget_scope::sequence || batch.layers() == model.layers, call,
+          "signals.lanes.layers", batch.layers(),
+          [&] { return "all " + std::to_string(model.layers) + " layers share this budget"; });
+  expects(!of.drops_one || of.scope == budget_scope::lane, call, "budget.scope", to_string(of.scope),
+          "every lane drops one of its own");
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

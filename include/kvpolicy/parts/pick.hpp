@@ -1,0 +1,71 @@
+// Picks decide which of the scored entries are kept.
+#pragma once
+
+#include <cmath>
+#include <concepts>
+#include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/core/contract/fields.hpp>
+#include <kvpolicy/core/contract/hook_checks.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Keeps the entries with the highest scores, up to the budget.
+struct top {
+  static constexpr auto name = "top";
+  static constexpr auto fields() { return make_fields(); }
+  friend bool operator==(top const&, top const&) = default;
+};
+
+/// Drops the entry with the lowest score of each lane whose trigger fires: one entry in each decision. It suits
+/// decoding, which adds one entry in each step. The keep set lists the dropped entry, and `overwrite` carries the
+/// decision out.
+struct lowest_one {
+  static constexpr auto name = "lowest_one";
+  static constexpr auto fields() { return make_fields(); }
+  friend bool operator==(lowest_one const&, lowest_one const&) = default;
+};
+
+/// Keeps the entries whose score is at least `least`, however many they are: there is no budget. Entries with a NaN as
+/// score are not kept.
+struct at_least {
+  float least = 0.1f;
+  bool strict = false;     ///< true: the score must be greater than `least`
+  bool unbounded = false;  ///< true: `least` may be outside 0 to 1, the range of gates
+  static constexpr auto name = "at_least";
+  static constexpr auto fields() {
+    return make_fields(field{"least", &at_least::least}, field{"strict", &at_least::strict},
+                       field{"unbounded", &at_least::unbounded});
+  }
+  void check(char const* call) const {
+    expects(!std::isnan(least), call, "at_least.least", least, "scores are compared with it");
+    expects(unbounded || (least >= 0 && least <= 1), call, "at_least.least", least,
+            "gates lie between 0 and 1: say `unbounded` for other scores");
+  }
+  KVPOLICY_HD constexpr bool operator()(float score) const { return strict ? score > least : score >= least; }
+  friend bool operator==(at_least const&, at_least const&) = default;
+};
+
+/// A pick that depends on an entry's own score only, and not on the scores of other entries.
+template <class P>
+concept threshold = std::regular<P> && requires(P const& p, float score) {
+  { p(score) } -> std::same_as<bool>;
+};
+
+namespace detail {
+
+/// A pick that is chosen at run time: its member `visit` passes the one that it stands for.
+template <class P>
+concept erased_pick = requires { typename P::erased; };
+
+/// The hooks of a pick. `check()` gives the one compile error for a pick that does not fit.
+template <class P>
+using pick_hooks = part_hooks<
+    P, law<hook::pick_is_number, !std::is_arithmetic_v<P>>,
+    required_hook<hook::pick_call, std::same_as<P, top> || std::same_as<P, lowest_one> || threshold<P> || erased_pick<P>
+                                       ? hook_form::fits
+                                       : form_of_call<hook::pick_call, P, exactly<bool>, float>()>,
+    optional_hook<hook::pick_check, form_of_call<hook::pick_check, P, anything, char const*>()>>;
+
+}  // namespace detail
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,341 @@
+// A signal that nobody gave: every scorer, system and recorder of the registry, with each of its signals missing in
+// turn.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <numeric>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "support/error_of.hpp"
+#include "support/mock_cache.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+constexpr int entries = 20;
+constexpr int bound = 24;
+
+/// One sequence of two layers with two lanes, and every signal that an engine may give about it.
+struct all_signals {
+  mock_cache cache{{.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = bound}};
+  std::vector<float> numbers = std::vector<float>(2u * 4 * bound * bound, 0.25f);
+  std::vector<int> positions = std::vector<int>(entries);
+  int const stale[2] = {3, 5};
+  kv::lanes const lanes;
+
+  all_signals() : lanes(filled()) {}
+
+  kv::lanes filled() {
+    std::iota(positions.begin(), positions.end(), 0);
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 0.01f * static_cast<float>(1 + i * 29 % 97);
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      cache.put(cache.lane_at(i), positions);
+      for (int e = 0; e < entries; ++e) {
+        cache.write(of::keys, cache.lane_at(i), e, std::vector<double>(8, 0.1 * (e * 7 % 11)));
+      }
+    }
+    return cache.lanes();
+  }
+  [[nodiscard]] std::byte const* memory() const { return reinterpret_cast<std::byte const*>(numbers.data()); }
+  [[nodiscard]] kv::query_view rows() const {
+    return {.base = memory(),
+            .dims = 8,
+            .sequence = 2 * 4 * entries * 32,
+            .layer = 4 * entries * 32,
+            .head = entries * 32,
+            .row = 32,
+            .heads = 4,
+            .rows = entries,
+            .position = {positions.data(), entries, 0, 0}};
+  }
+  template <class Numbers>
+  [[nodiscard]] Numbers of_entries() const {
+    return {{.base = memory(), .sequence = 4 * 80, .layer = 2 * 80, .head = 80, .entry = 4, .entries = entries}};
+  }
+  [[nodiscard]] kv::by_lane<float const> table() const { return {numbers.data(), 4 * bound, 2 * bound, bound}; }
+
+  kv::keys keys = kv::keys_of(cache.view());
+  kv::values values = kv::values_of(cache.view());
+  kv::queries queries{rows()};
+  kv::attention_probabilities probabilities{.base = memory(),
+                                            .sequence = 2 * 4 * entries * bound * 4,
+                                            .layer = 4 * entries * bound * 4,
+                                            .head = entries * bound * 4,
+                                            .row = bound * 4,
+                                            .heads = 4,
+                                            .rows = entries,
+                                            .entries = bound,
+                                            .position = {positions.data(), entries, 0, 0}};
+  kv::turn_queries turn{rows()};
+  kv::external_queries lookahead{rows()};
+  kv::log_beta log_beta = of_entries<kv::log_beta>();
+  kv::gate gate = of_entries<kv::gate>();
+  kv::birth_score born = of_entries<kv::birth_score>();
+  kv::external_scores external{table()};
+  kv::stale_spans spans{stale, stale + 1, 1, 2};
+  kv::page_gate pages{table(), 64, 1};
+
+  /// All of them but the one of this name: "queries", or "queries or attention_probabilities", which are two.
+  [[nodiscard]] kv::any_signals without(std::string const& missing) const {
+    kv::any_signals made(lanes);
+    auto const add = [&]<class Signal>(Signal const& one) {
+      std::string const padded = " " + missing + " ";
+      if (padded.find(" " + std::string(Signal::name) + " ") == std::string::npos) made.add(one);
+    };
+    add(keys), add(values), add(queries), add(probabilities), add(turn), add(lookahead), add(log_beta), add(gate);
+    add(born), add(external), add(spans), add(pages);
+    return made;
+  }
+};
+
+kv::registry known() {
+  static std::vector<int> const shares(4, 6);
+  kv::registry all = kv::shipped();
+  all.table("lu_kv", kv::by_lane<int const>{shares.data(), 4, 2, 1});
+  return all;
+}
+
+/// Every policy of the registry, and every scorer that can be frozen, frozen.
+std::vector<std::string> every_spec() {
+  std::vector<std::string> made;
+  for (kv::scorer_info const& each : known().list()) {
+    std::string spec = each.name;
+    if (spec == "lu_kv") spec += "(scores=x)";
+    if (spec == "pyramid_kv") spec += "(window=4)";
+    if (spec != "side_quest" && spec != "full") spec += " | budget(6)";
+    made.push_back(spec);
+    std::string const frozen = each.name + " | frozen | budget(6)";
+    if (error_of([&] { (void)known().parse(frozen); }).empty()) made.push_back(frozen);
+  }
+  return made;
+}
+
+TEST_SUITE("printed: missing signals") {
+  TEST_CASE("each signal that a policy of the registry needs is refused by its name when it alone is missing") {
+    all_signals given;
+    kv::host_executor exec;
+    kv::cache const view = given.cache.view();
+    int refused = 0;
+    int frozen = 0;
+    for (std::string const& spec : every_spec()) {
+      CAPTURE(spec);
+      kv::any_policy const policy = known().parse(spec);
+      auto plan = kv::make_plan(exec, policy, view);
+      frozen += spec.find("frozen") != std::string::npos ? 1 : 0;
+      for (std::string const& missing : policy.needs()) {
+        CAPTURE(missing);
+        auto state = kv::make_state(exec, policy, view);
+        kv::any_signals const in = given.without(missing);
+        std::string said = error_of([&] { kv::observe(exec, policy, in, state); });
+        if (said.empty()) said = error_of([&] { kv::decide(exec, policy, in, state, plan); });
+        CHECK(said.find(", but " + std::string(policy.score.name_inside()) + " needs signal " + missing) !=
+              std::string::npos);
+        CHECK_FALSE(plan.decided());
+        ++refused;
+      }
+    }
+    CHECK(refused >= 25);
+    CHECK(frozen >= 5);
+  }
+
+  TEST_CASE("what observe records is counted as unobserved while nobody has called it") {
+    all_signals given;
+    kv::host_executor exec;
+    kv::cache const view = given.cache.view();
+    int counted = 0;
+    for (std::string const& spec : every_spec()) {
+      CAPTURE(spec);
+      kv::any_policy const policy = known().parse(spec);
+      auto state = kv::make_state(exec, policy, view);
+      auto plan = kv::make_plan(exec, policy, view);
+      kv::any_signals const in = given.without("");
+      kv::decide(exec, policy, in, state, plan);
+      bool const records = !std::get<0>(policy.score.recorders()).signals().empty();
+      bool const drops = plan.report().triggered > 0;
+      CHECK(drops == (spec != "full"));
+      CHECK(plan.report().unobserved == (records ? plan.report().triggered : 0));
+      std::string const why = kv::detail::why_unobserved("decide", policy, plan.report());
+      CHECK(why.empty() == !records);
+      if (records) CHECK(why.find(std::get<0>(policy.score.recorders()).signals().front()) != std::string::npos);
+      kv::observe(exec, policy, in, state);
+      kv::decide(exec, policy, in, state, plan);
+      CHECK(plan.report().unobserved == 0);
+      counted += records ? 1 : 0;
+    }
+    CHECK(counted >= 15);
+  }
+
+  TEST_CASE("a selection and an admission name a signal that is missing, too") {
+    all_signals given;
+    kv::host_executor exec;
+    kv::cache const view = given.cache.view();
+    auto const page_policy = [&](kv::any_page_scorer const& score) {
+      kv::selection const policy{.score = score, .budget = kv::per_lane{8}, .dense_layers = 0};
+      for (std::string const& missing : score.signals()) {
+        CAPTURE(missing);
+        auto state = kv::make_state(exec, policy, view);
+        auto plan = kv::make_plan(exec, policy, view);
+        kv::any_signals const in = given.without(missing);
+        std::string said = error_of([&] { kv::detail::observe_given(exec, policy, in, state); });
+        if (said.empty()) said = error_of([&] { kv::detail::select_given(exec, policy, in, state, plan); });
+        CHECK(said.find("needs signal " + missing) != std::string::npos);
+      }
+    };
+    page_policy(kv::any_page_scorer(kv::quest{.page = 4}));
+    page_policy(kv::any_page_scorer(kv::page_gates{}));
+    for (kv::any_scorer const& score : {kv::any_scorer(kv::write_gate{}), kv::any_scorer(kv::carried{})}) {
+      kv::admission const policy{.score = score, .window = 4};
+      auto state = kv::make_state(exec, policy, view);
+      for (std::string const& missing : score.signals()) {
+        CHECK(error_of([&] {
+                kv::detail::observe_given(exec, policy, given.without(missing), state);
+              }).find("needs signal " + missing) != std::string::npos);
+      }
+    }
+  }
+
+  TEST_CASE("a policy that sums over the rows of all tokens is refused where rows are missing, and no other is") {
+    all_signals given;
+    kv::host_executor exec;
+    mock_cache growing(given.cache.options());
+    kv::cache view = growing.view();
+    auto const shown = [&](int first, int count) {
+      kv::queries some = given.queries;
+      some.base += 32 * first;
+      some.rows = count;
+      some.position = {given.positions.data() + first, count, 0, 0};
+      return some;
+    };
+    for (std::string const& spec : every_spec()) {
+      CAPTURE(spec);
+      bool const sums = spec.starts_with("h2o") || spec.starts_with("observed_attention");
+      kv::any_policy const policy = known().parse(spec);
+      auto state = kv::make_state(exec, policy, view);
+      auto const missing = [&](std::string const& call, int entries_without) {
+        return !sums ? ""
+                     : call + ": queries = missing of " + std::to_string(entries_without) +
+                           " entries of layer 0 of sequence 0, but " + std::string(policy.score.name_inside()) +
+                           " sums over the rows of all tokens: observe them";
+      };
+      auto const observes = [&](int first, int count) {
+        kv::queries const rows = shown(first, count);
+        kv::keys const keys = kv::keys_of(view);
+        kv::any_signals in(view.lanes);
+        in.add(keys);
+        in.add(rows);
+        std::string const said = error_of([&] { kv::refuse_missed_rows("observe", policy, in, state, true); });
+        if (sums && said.empty()) kv::observe(exec, policy, in, state);
+        return said;
+      };
+      auto const decides = [&] {
+        kv::any_signals const in(view.lanes);
+        return error_of([&] { kv::refuse_missed_rows("decide", policy, in, state, false); });
+      };
+      auto const append = [&](int tokens, int position) {
+        kv::append(exec, view, state, {.tokens = tokens, .position = position});
+      };
+      append(20, 0);
+      CHECK(decides() == missing("decide", 20));
+      CHECK(observes(12, 8) == missing("observe", 12));
+      kv::attention_mass const mass{given.table()};  // where the engine sums itself, nothing is missing
+      kv::any_signals summed(view.lanes);
+      summed.add(mass);
+      CHECK(error_of([&] { kv::refuse_missed_rows("decide", policy, summed, state, false); }).empty());
+      kv::reset(exec, view, state, 0);
+      append(8, 0);
+      CHECK(observes(0, 8).empty());  // a prompt in chunks
+      append(2, 8);
+      CHECK(observes(9, 1) == missing("observe", 1));
+      CHECK(decides() == missing("decide", 2));
+      CHECK(observes(8, 2).empty());
+      append(9, 10);
+      CHECK(observes(10, 9).empty());
+      append(1, 19);
+      CHECK(observes(19, 1).empty());  // a step
+      CHECK(decides().empty());
+      kv::reset(exec, view, state, 0);
+    }
+    kv::eviction const typed{.score = kv::h2o{}, .budget = kv::per_lane{6}};
+    auto state = kv::make_state(exec, typed, given.cache.view());
+    kv::signals const in{given.lanes, given.keys, shown(12, 8)};
+    CHECK(error_of([&] {
+            kv::refuse_missed_rows("observe", typed, in, state, true);
+          }).starts_with("observe: queries = missing of 12 entries of layer 0 of sequence 0, but h2o sums over"));
+    kv::eviction const window{.score = kv::snapkv{.window = 8}, .budget = kv::per_lane{12}};
+    auto last = kv::make_state(exec, window, given.cache.view());
+    CHECK(error_of([&] { kv::refuse_missed_rows("observe", window, in, last, true); }).empty());
+  }
+
+  TEST_CASE("an interface refuses a policy that needs what it does not have, by the signal's name") {
+    for (std::string const& spec : every_spec()) {
+      CAPTURE(spec);
+      kv::any_policy const policy = known().parse(spec);
+      std::string missing;
+      for (std::string const& need : policy.needs()) {
+        bool const is_there = need.find("keys") != std::string::npos || need.starts_with("queries");
+        if (!is_there && missing.empty()) missing = need;
+      }
+      std::string const said =
+          error_of([&] { kv::detail::refuse_needs_beyond("make", policy, {"keys", "queries"}, "arrays do"); });
+      std::string const name(policy.score.name_inside());
+      CHECK(said == (missing.empty() ? ""
+                                     : "make: policy = " + name + ", but it needs the signal " + missing +
+                                           ", which arrays do not have"));
+    }
+  }
+}
+
+// Typed: a policy without one of its signals is no policy that `decide` takes, and a recorder without one does not
+// compile.
+template <class... Signals>
+struct list {};
+template <class Gone, class... Signals>
+consteval auto without(list<Signals...>) {
+  return []<class... Kept>(std::tuple<Kept...>*) {
+    return static_cast<kv::signals<Kept...>*>(nullptr);
+  }(static_cast<decltype(std::tuple_cat(
+             std::conditional_t<std::same_as<Signals, Gone>, std::tuple<>, std::tuple<Signals>>{}...))*>(nullptr));
+}
+using engine_gives = list<kv::keys, kv::values, kv::queries, kv::turn_queries, kv::external_queries, kv::log_beta,
+                          kv::gate, kv::birth_score, kv::external_scores, kv::stale_spans>;
+
+template <class Signal, class Reader>
+consteval bool missed_by() {  // of a need that several signals satisfy, `keys` or `queries` is given here
+  using left = std::remove_pointer_t<decltype(without<Signal>(engine_gives{}))>;
+  return !kv::detail::has_all<left>(typename Reader::needs{});
+}
+template <class Reader, class... Needed>
+consteval bool misses_each(kv::needs<Needed...>) {
+  return ([] {
+    if constexpr (requires { typename Needed::options; }) {
+      return true;
+    } else {
+      return missed_by<Needed, Reader>();
+    }
+  }() && ...);
+}
+template <class Score>
+consteval bool recorders_miss_each() {
+  return []<class... Recorders>(std::tuple<Recorders...>*) {
+    return (misses_each<Recorders>(typename Recorders::needs{}) && ...);
+  }(static_cast<decltype(kv::recorders_of(std::declval<Score const&>()))*>(nullptr));
+}
+template <class... Scores>
+consteval bool all_miss() {
+  return (recorders_miss_each<Scores>() && ...);
+}
+static_assert(all_miss<kv::snapkv, kv::tova, kv::h2o, kv::observed_attention, kv::intent_kv, kv::trim_kv,
+                       kv::trim_kv_norm, kv::db_trim_kv, kv::carried, kv::fast_kvzip, kv::write_gate,
+                       kv::recorded_knorm, kv::quest, kv::frozen<kv::lookahead_kv>>());
+static_assert(misses_each<kv::knorm>(kv::knorm::needs{}) && misses_each<kv::external>(kv::external::needs{}) &&
+              misses_each<kv::not_stale>(kv::not_stale::needs{}) &&
+              misses_each<kv::lookahead_kv>(kv::lookahead_kv::needs{}));
+static_assert(!kv::can_decide<kv::eviction<kv::knorm>, kv::signals<kv::queries>, kv::host_executor> &&
+              !kv::can_decide<kv::eviction<kv::snapkv>, kv::signals<kv::queries>, kv::host_executor>);
+
+}  // namespace

@@ -1,0 +1,274 @@
+// Budgets that look: shares that a decision allots before it picks.
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cmath>
+#include <kvpolicy/kvpolicy.hpp>
+#include <numeric>
+#include <vector>
+
+#include "support/dice.hpp"
+#include "support/error_of.hpp"
+#include "support/holds.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+#include "support/scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// `fit` and `round_shares` as their text says: the shares of layers in proportion to weights between two limits.
+std::vector<int> fitted(std::vector<double> weights, std::int64_t total, std::vector<int> const& low,
+                        std::vector<int> const& high) {
+  std::size_t const layers = weights.size();
+  auto const sum = [](auto const& of) { return std::accumulate(of.begin(), of.end(), std::int64_t{0}); };
+  if (sum(high) <= total) return high;
+  if (sum(low) >= total) return low;
+  double all = 0;
+  for (double const each : weights) all += each;
+  if (all == 0) {
+    weights.assign(layers, 1.0);
+    all = static_cast<double>(layers);
+  }
+  std::vector<double> x(layers);
+  for (std::size_t l = 0; l < layers; ++l) {
+    x[l] = low[l] + static_cast<double>(total - sum(low)) * weights[l] / all;
+  }
+  std::vector<bool> full(layers, false);
+  for (bool changed = true; changed;) {
+    changed = false;
+    double excess = 0;
+    for (std::size_t l = 0; l < layers; ++l) {
+      if (full[l] || x[l] <= high[l]) continue;
+      excess += x[l] - high[l];
+      x[l] = high[l];
+      full[l] = changed = true;
+    }
+    double open = 0;
+    auto const left = static_cast<double>(std::count(full.begin(), full.end(), false));
+    for (std::size_t l = 0; l < layers; ++l) open += full[l] ? 0 : weights[l];
+    for (std::size_t l = 0; l < layers; ++l) {
+      if (!full[l]) x[l] += excess * (open > 0 ? weights[l] / open : 1 / left);
+    }
+  }
+  std::vector<int> whole;
+  std::vector<std::pair<std::int64_t, std::size_t>> fractions;
+  for (std::size_t l = 0; l < layers; ++l) {
+    whole.push_back(static_cast<int>(std::floor(x[l] + 1e-9)));
+    fractions.push_back({-static_cast<std::int64_t>(std::floor(1e9 * std::max(0.0, x[l] - whole[l]) + 0.5)), l});
+  }
+  std::sort(fractions.begin(), fractions.end());
+  std::int64_t const rest = total - sum(whole);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(rest); ++i) ++whole[fractions[i % layers].second];
+  return whole;
+}
+
+/// Lanes of one sequence, all of a layer equally long.
+struct even_layers {
+  mock_cache cache;
+  kv::host_executor exec{1};
+
+  even_layers(int layers, int heads, int bound, std::vector<int> const& counts)
+      : cache({.model = {.layers = layers, .query_heads = heads, .kv_heads = heads, .head_dim = 4}, .bound = bound}) {
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      std::vector<int> positions(static_cast<std::size_t>(counts[static_cast<std::size_t>(cache.lane_at(i).layer)]));
+      std::iota(positions.begin(), positions.end(), 0);
+      cache.put(cache.lane_at(i), positions);
+    }
+  }
+  /// The numbers that each lane keeps, and those that the plan says it may keep.
+  template <class Policy>
+  std::pair<std::vector<int>, std::vector<int>> kept(Policy const& policy) {
+    kv::cache const view = cache.view();
+    auto const state = kv::make_state(exec, policy, view);
+    auto plan = kv::make_plan(exec, policy, view);
+    kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+    std::pair<std::vector<int>, std::vector<int>> found;
+    for (int i = 0; i < view.lanes.size(); ++i) {
+      found.first.push_back(static_cast<int>(listed(plan.keep(), i).size()));
+      found.second.push_back(*plan.shares().row(view.lanes.at(i)));
+    }
+    return found;
+  }
+};
+
+/// A budget of a program: lanes share in proportion to how many of their scores are above a threshold. It reads scores.
+struct by_hits {
+  int tokens = 4;
+  float least = 0;
+  static constexpr auto name = "budget_by_hits";
+  static constexpr auto fields() { return std::tuple{kv::field{"tokens", &by_hits::tokens}}; }
+  int operator()(kv::lane, int) const { return tokens; }
+
+  struct count_above {
+    kv::score_view scores;
+    float least;
+    int most;
+    int operator()(kv::lane_entries const& of) const {
+      float const* const row = scores.row(scores.lanes.index(of.lane));
+      return std::min(most, static_cast<int>(std::count_if(row, row + of.count, [&](float s) { return s > least; })));
+    }
+  };
+  template <class Executor, class SignalSet>
+  void allot(Executor& exec, SignalSet const& in, kv::score_view const& scores, kv::by_lane<int> const& shares) const {
+    kv::ops::map_lanes(exec, in.lanes, count_above{scores, least, tokens}, shares);
+  }
+  friend bool operator==(by_hits const&, by_hits const&) = default;
+};
+
+/// A ratio as a budget in text: 1 - 0.5 and the like are exact.
+int part(int tokens, int of_sixteen) { return tokens * of_sixteen / 16; }
+
+TEST_SUITE("parts/allot") {
+  TEST_CASE("shares by weight are those of the text, and sum to the budget of all layers") {
+    holds(
+        "any weights",
+        [] {
+          int const layers = *rc::gen::inRange(1, 12);
+          int const heads = *rc::gen::element(1, 2);
+          int const bound = *rc::gen::inRange(1, 400);
+          int const tokens = *rc::gen::inRange(0, bound + 1);
+          int const least = *rc::gen::element(0, 1, 8, 32, 1000);
+          double const cap = *rc::gen::element(1.0, 1.5, 3.0, 100.0);
+          std::vector<float> weights;
+          std::vector<int> counts;
+          for (int l = 0; l < layers; ++l) {
+            weights.push_back(static_cast<float>(*rc::gen::element(0, 0, 1, 2, 7, 1000)) / 8);
+            counts.push_back(*rc::gen::inRange(1, bound + 1));
+          }
+          std::vector<int> low, high;
+          for (int const count : counts) {
+            high.push_back(std::min(count, static_cast<int>(cap * tokens + 1e-9)));
+            low.push_back(std::min({least, tokens, high.back()}));
+          }
+          std::vector<int> const expected =
+              fitted({weights.begin(), weights.end()}, std::int64_t{tokens} * layers, low, high);
+          even_layers lanes(layers, heads, bound, counts);
+          kv::eviction const policy{
+              .score = kv::knorm{},
+              .budget = kv::proportional<kv::table_of_layers>{{{weights.data(), 0, 1, 0}}, tokens, least, cap}};
+          auto const [kept, shares] = lanes.kept(policy);
+          for (int i = 0; i < layers * heads; ++i) {
+            int const layer = i / heads;
+            RC_ASSERT(shares[static_cast<std::size_t>(i)] == expected[static_cast<std::size_t>(layer)]);
+            RC_ASSERT(kept[static_cast<std::size_t>(i)] ==
+                      std::min(expected[static_cast<std::size_t>(layer)], counts[static_cast<std::size_t>(layer)]));
+          }
+        },
+        200);
+  }
+
+  TEST_CASE("worked: 3 layers of 100, 40 each, weights 6, 3 and 1, at least 10, at most 1.5 times") {
+    std::vector<float> const weights{6, 3, 1};
+    even_layers lanes(3, 1, 100, {100, 100, 100});
+    kv::eviction const policy{
+        .score = kv::knorm{},
+        .budget = kv::proportional<kv::table_of_layers>{{{weights.data(), 0, 1, 0}}, 40, 10, 1.5}};
+    // 10 + 90 * (.6, .3, .1) = 64, 37, 19; 64 is above 60, and 4 go to the others, 3 to 1
+    CHECK(lanes.kept(policy).second == std::vector<int>{60, 40, 20});
+    CHECK(lanes.kept(policy).first == std::vector<int>{60, 40, 20});
+  }
+
+  TEST_CASE("weights that are no numbers count as 0") {
+    float const nan = std::numeric_limits<float>::quiet_NaN();
+    std::vector<float> const weights{nan, 1, -3, std::numeric_limits<float>::infinity()};
+    even_layers lanes(4, 1, 50, {50, 50, 50, 50});
+    kv::eviction const policy{.score = kv::knorm{},
+                              .budget = kv::proportional<kv::table_of_layers>{{{weights.data(), 0, 1, 0}}, 10, 4, 100}};
+    CHECK(lanes.kept(policy).second == std::vector<int>{4, 28, 4, 4});
+  }
+
+  TEST_CASE("by name the same shares, of tokens and of a ratio") {
+    std::vector<float> const weights{5, 1, 0, 2};
+    even_layers lanes(4, 2, 64, {64, 64, 64, 64});
+    kv::registry known = kv::shipped();
+    known.table("profile", kv::by_lane<float const>{weights.data(), 0, 1, 0});
+    auto const named = known.parse("knorm | budget(16, by=importance, table=profile, least=3, cap=2.5)");
+    kv::eviction const typed{.score = kv::knorm{},
+                             .budget = kv::proportional<kv::table_of_layers>{{{weights.data(), 0, 1, 0}}, 16, 3, 2.5}};
+    CHECK(lanes.kept(named) == lanes.kept(typed));
+    CHECK(kv::to_string(named) == "knorm | budget(16, by=importance, table=profile, least=3, cap=2.5)");
+    CHECK(named == known.parse(kv::to_string(named)));
+    auto const ratio = known.parse("knorm | budget(ratio=0.75, by=importance, table=profile, least=3, cap=2.5)");
+    CHECK(lanes.kept(ratio) == lanes.kept(typed));
+    auto const refused = [&](char const* text) { return error_of([&] { (void)known.parse(text); }); };
+    CHECK(refused("knorm | budget(16, by=importance, table=other)") ==
+          "parse: column 41 = other, but a table is given to the registry by its name");
+    CHECK(refused("knorm | budget(16, by=importance, table=profile, cap=0.5)") ==
+          "parse: column 9: budget.cap = 0.5, but a layer may keep cap times the average, cap >= 1");
+    CHECK(refused("knorm | budget(16, least=3)") == "parse: column 20 = least, but only by=importance has it");
+    CHECK(refused("knorm | reduce_lanes(token, max) | budget(16, by=importance, table=profile)") ==
+          "parse: column 50 = importance, but layers that decide together have one budget");
+  }
+
+  TEST_CASE("layers that are compared decide at once") {
+    std::vector<float> const weights{5, 1};
+    even_layers lanes(2, 1, 32, {32, 32});
+    kv::eviction const policy{.score = kv::knorm{},
+                              .budget = kv::proportional<kv::table_of_layers>{{{weights.data(), 0, 1, 0}}, 8, 2, 3}};
+    kv::cache const view = lanes.cache.view();
+    auto const state = kv::make_state(lanes.exec, policy, view);
+    auto plan = kv::make_plan(lanes.exec, policy, view);
+    kv::signals const in{view.lanes.layers_only(0, 1), kv::keys_of(view)};
+    CHECK(error_of([&] { kv::decide(lanes.exec, policy, in, state, plan); }) ==
+          "decide: signals.lanes.layers = 1, but all 2 layers share this budget");
+    CHECK(error_of([&] { (void)kv::make_plan(lanes.exec, policy, view, kv::at_once{.entries = 32}); }) ==
+          "make_plan: at_once.entries = 32, but one sequence has 64 entries that are decided about together");
+    CHECK(kv::due(policy, view));
+    kv::eviction const other{.score = kv::knorm{}, .budget = kv::per_lane{8}};
+    auto without = kv::make_plan(lanes.exec, other, view);
+    CHECK(without.shares().data == nullptr);
+    CHECK(error_of([&] {
+            kv::decide(lanes.exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, without);
+          }) == "decide: plan = without room for shares, but make_plan makes it for the policy that decides");
+    CHECK(kv::required_bytes<kv::host_executor>(policy, view).plan ==
+          kv::required_bytes<kv::host_executor>(other, view).plan + 2 * sizeof(int));
+  }
+
+  TEST_CASE("a part of the tokens seen grows with the sequence, and a part of what is left does not") {
+    mock_cache cache({.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 64});
+    kv::host_executor exec;
+    kv::cache view = cache.view();
+    auto const policy = kv::parse("streaming_llm(sinks=1) | budget(ratio=0.5, by=seen)");
+    CHECK(kv::to_string(policy) == "streaming_llm(sinks=1) | budget(ratio=0.5, by=seen)");
+    auto state = kv::make_state(exec, policy, view);
+    auto plan = kv::make_plan(exec, policy, view, kv::compact{});
+    for (int token = 0; token < 100; ++token) {
+      kv::append(exec, view, state, {.tokens = 1, .position = token});
+      kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+      kv::apply(exec, kv::compact{}, plan, view, state);
+      CHECK(*view.lanes.count.row({}) == std::max(1, part(token + 1, 8)));  // position 0 is a sink
+    }
+    CHECK(error_of([] { (void)kv::parse("knorm | budget(16, by=seen)"); }) ==
+          "parse: column 9 = budget, but by=seen counts a part of the tokens: budget(ratio=0.5, by=seen)");
+    CHECK(error_of([] { (void)kv::parse("knorm | budget(ratio=0.5, by=seen, scope=layer)"); }) ==
+          "parse: column 9 = budget, but only lanes that share with nobody have shares that differ");
+  }
+
+  TEST_CASE("a budget of a program reads the scores, and the lanes of a turn") {
+    even_layers lanes(3, 2, 24, {24, 24, 24});
+    dice random(3);
+    std::vector<int> expected(static_cast<std::size_t>(lanes.cache.lane_count()), 0);
+    for (int i = 0; i < lanes.cache.lane_count(); ++i) {
+      for (int e = 0; e < 24; ++e) {
+        double const norm = random.below(8) / 8.0;
+        lanes.cache.write(of::keys, lanes.cache.lane_at(i), e, {norm, 0, 0, 0});
+        if (norm < 0.3) ++expected[static_cast<std::size_t>(i)];
+      }
+    }
+    kv::eviction const policy{.score = kv::knorm{}, .budget = by_hits{.tokens = 9, .least = -0.3f}};
+    kv::cache view = lanes.cache.view();
+    for (int& each : expected) each = std::min(each, 9);
+    CHECK(lanes.kept(policy).first == expected);
+    auto state = kv::make_state(lanes.exec, policy, view);
+    auto small = kv::make_plan(lanes.exec, policy, view, kv::at_once{.entries = 48}, kv::compact{});
+    kv::evict(lanes.exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, kv::compact{}, view, state, small);
+    for (int i = 0; i < view.lanes.size(); ++i) {
+      CHECK(*view.lanes.count.row(view.lanes.at(i)) == expected[static_cast<std::size_t>(i)]);
+    }
+  }
+}
+
+}  // namespace
