@@ -8,7 +8,8 @@
 
 A block of code follows `<!-- from FILE -->`. It holds what stands in FILE between `// example-begin` and `// example-end`,
 without the common indentation, or all of FILE if it has no such marks. FILE is one that the build knows. A whole program is a
-block with `int main(`. The README has at most 200 lines of at most 120 columns.
+block with `int main(`. The README has at most 200 lines of at most 120 columns. A bold number in the list at its top stands
+in a page that its line links to.
 """
 import re
 import subprocess
@@ -66,6 +67,19 @@ def too_long(root: Path) -> list[str]:
     return wrong + ([f"README.md: {len(lines)} lines"] if len(lines) > MOST_LINES else [])
 
 
+def unsupported_numbers(root: Path) -> list[str]:
+    """The bold numbers of the README's first list that stand in no page which their line links to."""
+    wrong, top = [], (root / "README.md").read_text().split("\n## ")[0]
+    for number, line in enumerate(top.splitlines(), 1):
+        if line.startswith("- "):
+            pages = [root / link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", line)]
+            text = "\n".join(page.read_text() for page in pages if page.is_file())
+            for figure in re.findall(r"\*\*([\d.]+)[^*]*\*\*", line):
+                if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.]*\d)", text):
+                    wrong.append(f"README.md:{number}: {figure} stands in none of the pages that this line links to")
+    return wrong
+
+
 def check_page(root: Path, page: Path, write: bool, compiles: bool) -> tuple[int, int, list[str]]:
     """The numbers of blocks and of whole programs that were compiled, and a line for each thing that is wrong."""
     text = page.read_text()
@@ -104,7 +118,7 @@ def main() -> int:
     for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
         more_blocks, more_programs, more_wrong = check_page(root, page, "--write" in options, "--compile" in options)
         blocks, programs, wrong = blocks + more_blocks, programs + more_programs, wrong + more_wrong
-    wrong += too_long(root)
+    wrong += too_long(root) + unsupported_numbers(root)
     for line in wrong:
         print(line)
     if blocks == 0:
