@@ -12,7 +12,7 @@ without the common indentation, or all of FILE if it has no such marks; with FIL
 Blocks of sh, Python and JSON must be ones that bash, Python and JSON can read, and the scripts of this tree that they run must be
 there. Each relative link leads to a file or folder, and its anchor to a heading of the page. This holds for the other pages that
 readers are sent to, too. The README has at most 200 lines of at most 120 columns. A bold number in the list at its top stands
-in a page that its line links to.
+in a page that its line links to. Files that name the version name that of include/kvpolicy/version.hpp.
 """
 import json
 import os
@@ -28,6 +28,13 @@ COMMAND = re.compile(r"\s*```sh\n([^`]*?)```\n")
 OUTPUT = re.compile(r"\s*<!-- from (\S+) -->\n```\w*\n(.*?)```\n", re.DOTALL)
 FENCED = re.compile(r"^([ \t]*)```+(\w*)[^\n`]*\n(.*?)^\1```+[ \t]*$", re.DOTALL | re.MULTILINE)
 MOST_LINES, MOST_COLUMNS = 200, 120
+# How files other than the header name the version.
+VERSIONS = {
+    "CITATION.cff": r"^version: ([\d.]+)$",
+    "packaging/vcpkg/ports/kvpolicy/vcpkg.json": r'"version": "([\d.]+)"',
+    "python/vllm/pyproject.toml": r'^version = "([\d.]+)"$',
+    "python/vllm/src/kvpolicy_vllm/__init__.py": r'^__version__ = "([\d.]+)"$',
+}
 # Pages outside of docs/ to which readers are sent.
 OTHER_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "python/README.md", "examples/tinylm/README.md")
 
@@ -148,6 +155,19 @@ def broken_links(root: Path, page: Path, text: str) -> list[tuple[int, str]]:
     return wrong
 
 
+def other_versions(root: Path) -> list[str]:
+    """The files that name another version than the library's header."""
+    header = root / "include/kvpolicy/version.hpp"
+    found = re.search(r'version\[\] = "([\d.]+)"', header.read_text()) if header.is_file() else None
+    wrong = []
+    for name, pattern in VERSIONS.items():
+        if found and (root / name).is_file():
+            named = re.search(pattern, (root / name).read_text(), re.MULTILINE)
+            if not named or named.group(1) != found.group(1):
+                wrong.append(f"{name}: version = {named.group(1) if named else 'none'}, but the library's is {found.group(1)}")
+    return wrong
+
+
 def check_page(root: Path, page: Path, write: bool, compiles: bool) -> tuple[int, int, list[str]]:
     """The numbers of blocks and of whole programs that were compiled, and a line for each thing that is wrong."""
     text = page.read_text()
@@ -191,7 +211,7 @@ def main() -> int:
     for page in [root / "README.md", *sorted((root / "docs").rglob("*.md")), *others]:
         more_blocks, more_programs, more_wrong = check_page(root, page, "--write" in options, "--compile" in options)
         blocks, programs, wrong = blocks + more_blocks, programs + more_programs, wrong + more_wrong
-    wrong += too_long(root) + unsupported_numbers(root)
+    wrong += too_long(root) + unsupported_numbers(root) + other_versions(root)
     for line in wrong:
         print(line)
     if blocks == 0:

@@ -67,6 +67,11 @@ class CheckReadme(unittest.TestCase):
     def test_python_that_python_cannot_read(self):
         self.refused("- item\n\n  ```python\n  def f(:\n  ```\n", "Python cannot read this")
 
+    def test_a_file_that_names_another_version(self):
+        files = {"include/kvpolicy/version.hpp": 'inline constexpr char const version[] = "0.3.0";\n'}
+        self.refused("", "CITATION.cff: version = 0.2.0, but", **files, **{"CITATION.cff": "type: a\nversion: 0.2.0\n"})
+        self.assertEqual(self.said_of(BLOCK, **files, **{"CITATION.cff": "version: 0.3.0\n"})[0], 0)
+
     def test_a_number_of_the_first_lines_that_its_page_lacks(self):
         readme = "- [door](docs/page.md): **4.2** times\n\n## Next\n"
         self.refused("It is 14.2 and 4.25 times.\n", "4.2 stands in none of the pages", readme=readme)
