@@ -52,7 +52,7 @@ python3 tools/site/stage.py "$pages" ${kept:+--kept "$kept"}
 python3 tools/site/reference.py build/site/doxygen/xml "$pages/reference"
 mv "$pages/reference/nav.yml" build/site/nav.yml
 sed -e '/# reference.py names the groups/{r build/site/nav.yml' -e 'd}' tools/site/mkdocs.yml > build/site/mkdocs.yml
-cp tools/site/site.css "$pages/site.css"
+cp tools/site/site.css tools/site/iframe-worker.js "$pages"
 # mkdocs counts its warnings where it prints them, so it is not quiet. The theme's advertisement is no warning.
 NO_MKDOCS_2_WARNING=1 "$venv/bin/python" -m mkdocs build --strict --clean --config-file build/site/mkdocs.yml
 echo "the site is $PWD/build/site/html/index.html"

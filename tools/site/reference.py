@@ -183,7 +183,7 @@ def members(node):
                 lines.append(f"enum class {name} {{ {values} }};")
             told = description(member)
             if told:
-                said.append(f"- `{name}`: " + "\n".join(told).strip().replace("\n", "\n    "))
+                said += [f"- `{name}`: " + "\n".join(told).strip().replace("\n", "\n    "), ""]
     return lines, said
 
 

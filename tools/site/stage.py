@@ -24,16 +24,19 @@ LANGUAGES = {".hpp": "cpp", ".cpp": "cpp", ".cu": "cpp", ".cuh": "cpp", ".h": "c
              ".json": "json", ".cmake": "cmake"}
 
 
-def tracked():
+def sources():
+    """The files of the tree; where git does not know them, as in an archive, those outside of build/."""
     listed = subprocess.run(["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard"],
-                            check=True, capture_output=True, text=True)
-    return set(listed.stdout.splitlines())
+                            check=False, capture_output=True, text=True)
+    if listed.returncode == 0:
+        return {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+    return {str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file() and path.relative_to(ROOT).parts[0] != "build"}
 
 
 class Site:
     def __init__(self, folder):
         self.folder = folder
-        self.files = tracked()
+        self.files = sources()
         self.pages = {name: page for name, page in PAGES.items() if name in self.files}
         self.pages |= {name: name.removeprefix("docs/") for name in self.files if re.fullmatch(r"docs/.*\.(md|svg|png)", name)}
         self.sources, self.wrong = {}, []
@@ -119,9 +122,11 @@ class Site:
     def keep_map(self, kept):
         if kept:
             self.folder.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(kept, self.folder / "kept.html")
-            shown = ('<p><a href="../kept.html">The page by itself</a></p>\n'
-                     '<iframe class="kept" src="../kept.html" title="What each policy kept"></iframe>\n')
+            page = Path(kept).read_text(encoding="utf-8")  # its link to the pages of the sources becomes one to the site
+            page = re.sub(r'href="(?:[^"]*/)?docs/(\w+)\.md', r'target="_top" href="\1.html', page)
+            (self.folder / "kept.html").write_text(page, encoding="utf-8")
+            shown = ('<p><a href="kept.html">The page by itself</a></p>\n'
+                     '<iframe class="kept" src="kept.html" title="What each policy kept"></iframe>\n')
         else:
             shown = "This site was built without it: `./tools/demo.sh` makes `kept.html`, and `tools/site.sh` then shows it here.\n"
         self.write("keep_map.md", "# What each policy kept\n\n`./tools/demo.sh` writes this page: which bytes of a prompt each policy"
