@@ -7,7 +7,6 @@ namespace kv = kvpolicy;
 struct elsewhere {};
 template <>
 struct kv::implementation<kv::ops::commit_entries_t, elsewhere> {
-  static constexpr bool provided = true;
   template <class Executor>
   static void run(Executor&, kv::lanes const&, int, int) {}
 };

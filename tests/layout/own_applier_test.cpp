@@ -64,7 +64,6 @@ namespace kvpolicy::inline v0 {
 
 template <>
 struct implementation<user::blank_dropped_t, host> {
-  static constexpr bool provided = true;
   static std::size_t scratch(cache const& in) {
     return detail::scratch_of<int>(static_cast<std::size_t>(in.lanes.bound) + 8000);
   }

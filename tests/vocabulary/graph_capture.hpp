@@ -40,7 +40,6 @@ static_assert(kv::executor<noting_executor>);
 
 /// What all these implementations share.
 struct noted_verb {
-  static constexpr bool provided = true;
   static std::size_t scratch(kv::shape const&, int) { return 0; }
 };
 

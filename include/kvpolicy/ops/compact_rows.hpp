@@ -27,8 +27,6 @@ inline constexpr compact_rows_t compact_rows{};
 template <class Backend>
   requires(!requires { requires Backend::runs_kernels; })
 struct implementation<ops::compact_rows_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, std::span<recorded_column const> columns) {
     ops::refuse_stale(exec, in.lanes, keep);

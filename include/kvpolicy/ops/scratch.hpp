@@ -43,11 +43,11 @@ using joined_verbs = decltype(joined(A{}, B{}));
 /// depend on the headers that a source file happens to include.
 template <class Verb, class Backend>
 consteval bool has_code() {
-  static_assert(implementation<Verb, Backend>::provided,
+  static_assert(is_implemented<Verb, Backend>,
                 "kvpolicy: this policy runs a verb that this executor's backend has no implementation of; include "
                 "<kvpolicy/ops/BACKEND/FILE.hpp>, where FILE.hpp is the header in ops/ that declares the verb, or the "
                 "umbrella header of the backend");
-  return implementation<Verb, Backend>::provided;
+  return is_implemented<Verb, Backend>;
 }
 
 /// Bytes of scratch that one verb needs for lanes of a model: per worker on the host, and for all lanes together on a

@@ -13,8 +13,12 @@ namespace KVPOLICY_NAMESPACE {
 /// scratch, `static std::size_t scratch(shape const&, int bound)`, which returns the bytes that one worker needs.
 template <class Verb, class Backend>
 struct implementation {
-  static constexpr bool provided = false;
+  using missing = void;
 };
+
+/// True if the code of a verb for this backend was included.
+template <class Verb, class Backend>
+inline constexpr bool is_implemented = !requires { typename implementation<Verb, Backend>::missing; };
 
 namespace detail {
 
@@ -47,18 +51,18 @@ template <class Verb>
 struct verb {
   template <executor Executor, class... Args>
   decltype(auto) operator()(Executor& exec, Args&&... args) const {
-    using impl = implementation<Verb, typename Executor::backend>;
-    static_assert(impl::provided,
+    using backend = typename Executor::backend;
+    static_assert(is_implemented<Verb, backend>,
                   "kvpolicy: this executor's backend has no implementation of this verb; "
                   "include <kvpolicy/ops/BACKEND/FILE.hpp>, where ops/FILE.hpp declares the verb, "
                   "or the umbrella of the backend");
-    if constexpr (impl::provided && detail::arguments_fit<Verb, std::remove_cvref_t<Args>...>()) {
+    if constexpr (is_implemented<Verb, backend> && detail::arguments_fit<Verb, std::remove_cvref_t<Args>...>()) {
       detail::sole_use const in_use(detail::name_of_verb<Verb>(), exec);
       Verb::check(args...);
-      if constexpr (detail::reads_on_host<typename Executor::backend> && requires { Verb::name; }) {
+      if constexpr (detail::reads_on_host<backend> && requires { Verb::name; }) {
         (detail::refuse_counts_in(Verb::name, args), ...);
       }
-      return impl::run(exec, std::forward<Args>(args)...);
+      return implementation<Verb, backend>::run(exec, std::forward<Args>(args)...);
     }
   }
 };

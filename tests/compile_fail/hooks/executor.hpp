@@ -9,7 +9,6 @@
 struct nowhere {};
 template <class Verb>
 struct kvpolicy::implementation<Verb, nowhere> {
-  static constexpr bool provided = true;
   template <class... Args>
   static void run(Args const&...) {}
   template <class... Args>

@@ -46,8 +46,6 @@ struct add_probability {
 /// Takes one launch and no scratch. An entry beyond the end of the rows keeps its mass.
 template <kernel_backend Backend>
 struct implementation<ops::add_probabilities_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, attention_probabilities const& from, reduction group,
                   by_lane<float> const& mass) {

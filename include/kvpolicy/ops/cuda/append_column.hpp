@@ -84,8 +84,6 @@ struct counted_numbers_kernel {
 
 template <kernel_backend Backend>
 struct implementation<ops::append_column_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, entry_numbers const& new_numbers, by_lane<float> const& column) {
     if (new_numbers.position.data != nullptr || batch.in_flight != nullptr)

@@ -143,8 +143,6 @@ struct write_promoted_kernel {
 
 template <kernel_backend Backend>
 struct implementation<ops::append_rows_t, Backend> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const&, lanes const& batch) {
     return detail::promotion_scratch::bytes(batch.size());
   }

@@ -171,8 +171,6 @@ void launch_stats(Executor& exec, lanes const& batch, Source const& of, apply_st
 
 template <kernel_backend Backend>
 struct implementation<ops::clear_stats_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, apply_stats* stats) {
     detail::launch_unless_fault(exec, launch_shape{}, detail::clear_stats_kernel{stats});
@@ -181,8 +179,6 @@ struct implementation<ops::clear_stats_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::add_counters_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, std::int64_t const* from, int count, std::int64_t* to, bool anew) {
     detail::launch_unless_fault(exec, launch_shape{}, detail::add_counters_kernel{from, count, to, anew});
@@ -191,8 +187,6 @@ struct implementation<ops::add_counters_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::free_tails_t, Backend> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(cache const& in) {
     std::size_t const marks = detail::users_bytes(in);
     return marks > 0 ? rows_offset(in) + static_cast<std::size_t>(in.lanes.size()) * sizeof(detail::row_units) : 0;
@@ -219,8 +213,6 @@ struct implementation<ops::free_tails_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::count_kept_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, lanes const& batch, bool masked, apply_stats* stats) {
     detail::launch_stats(exec, keep.lanes, detail::stats_of_kept{keep, batch, masked}, stats);
@@ -229,8 +221,6 @@ struct implementation<ops::count_kept_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::count_dropped_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, lanes const& batch, apply_stats* stats) {
     detail::launch_unless_fault(exec, launch_shape{}, detail::clear_stats_kernel{stats});

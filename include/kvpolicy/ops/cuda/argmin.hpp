@@ -129,8 +129,6 @@ struct argmin_kernel {
 /// The segments of such lanes drop nothing.
 template <kernel_backend Backend>
 struct implementation<ops::argmin_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor, class Rule>
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using kernel = detail::argmin_kernel<Rule>;
@@ -144,8 +142,6 @@ struct implementation<ops::argmin_t, Backend> {
 /// ascends in position.
 template <kernel_backend Backend>
 struct implementation<ops::argmin_of_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor, class Function, class Rule>
   static void run(Executor& exec, score_view const& scores, Function const& f, Rule const& rule, keep_set const& keep) {
     if constexpr (detail::ascends_in_position<Function>) {

@@ -205,8 +205,6 @@ class mass_launches {
 /// most) and each of 256 rows, and 8 bytes for each of 1024 rows of a lane's query heads.
 template <kernel_backend Backend>
 struct implementation<ops::attention_mass_t, Backend> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const& model, lanes const& batch) {
     return detail::sums_storage(model.group(), batch.bound, batch.size(), nullptr).bytes(batch.size());
   }

@@ -51,8 +51,6 @@ struct compact_kernel {
 /// `refuse_stale`, `gather_rows` and `set_counts`.
 template <kernel_backend Backend>
 struct implementation<ops::compact_rows_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, std::span<recorded_column const> columns) {
     detail::check_movable("compact_rows", in);

@@ -39,8 +39,6 @@ struct copy_rows_kernel {
 
 template <kernel_backend Backend>
 struct implementation<ops::copy_rows_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, cache const& from, cache const& to) {
     detail::copy_rows_kernel kernel{from.lanes, to.lanes.sequence_begin - from.lanes.sequence_begin,

@@ -36,8 +36,6 @@ struct count_rows_kernel {
 
 template <kernel_backend Backend>
 struct implementation<ops::count_rows_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, row_positions const& from, counted_rows const& to) {
     detail::launch_unless_fault(exec, launch_shape{batch.sequences, static_threads<detail::warp_size>{}, 0},

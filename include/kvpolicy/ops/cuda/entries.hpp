@@ -205,8 +205,6 @@ struct set_count {
 
 template <kernel_backend Backend>
 struct implementation<ops::append_entries_t, Backend> {
-  static constexpr bool provided = true;
-
   /// A launch that notes a fault before anything is written.
   template <class Executor>
   static void refuse(Executor& exec, lanes const& batch, append_request const& new_tokens) {
@@ -234,8 +232,6 @@ struct implementation<ops::append_entries_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::truncate_entries_t, Backend> {
-  static constexpr bool provided = true;
-
   /// A launch that notes a fault before anything is written.
   template <class Executor>
   static void refuse(Executor& exec, lanes const& batch, int sequence, int position) {
@@ -255,8 +251,6 @@ struct implementation<ops::truncate_entries_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::commit_entries_t, Backend> {
-  static constexpr bool provided = true;
-
   /// A launch that notes a fault before anything is written.
   template <class Executor>
   static void refuse(Executor& exec, lanes const& batch, int sequence, int tokens) {
@@ -280,8 +274,6 @@ struct implementation<ops::commit_entries_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::set_counts_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, keep_set const& keep) {
     detail::row_owners const counts = detail::owners_of(batch.count, batch);

@@ -86,8 +86,6 @@ struct feature_sums_body {
 
 template <kernel_backend Backend>
 struct implementation<ops::feature_sums_t, Backend> {
-  static constexpr bool provided = true;
-
   /// If the lanes of a sequence have different numbers of entries, a fault is recorded, which `check()` of the executor
   /// throws, and nothing is written.
   template <class Executor>

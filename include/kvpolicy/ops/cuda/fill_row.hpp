@@ -32,8 +32,6 @@ struct fill_row_body {
 
 template <kernel_backend Backend>
 struct implementation<ops::fill_row_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, cache const& in, place at, float key, float value) {
     detail::check_aligned("fill_row", "k", in.k);

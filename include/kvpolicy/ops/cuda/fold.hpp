@@ -57,8 +57,6 @@ struct fold_body {
 /// Takes one launch and no scratch.
 template <kernel_backend Backend>
 struct implementation<ops::fold_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, score_view const& part, ops::fold_step const& step, score_view const& out) {
     std::int64_t const entries = std::int64_t{part.lanes.sequences} * part.lanes.bound;

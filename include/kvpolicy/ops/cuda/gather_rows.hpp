@@ -10,8 +10,6 @@ namespace KVPOLICY_NAMESPACE {
 /// them.
 template <kernel_backend Backend>
 struct implementation<ops::gather_rows_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, std::span<recorded_column const> columns) {
     detail::check_movable("gather_rows", in);
@@ -21,8 +19,6 @@ struct implementation<ops::gather_rows_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::permute_columns_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, std::span<recorded_column const> columns) {
     detail::permute_lanes(exec, detail::kept_lanes{keep, in.lanes}, in, columns, false);

@@ -111,8 +111,6 @@ void by_pieces(plane const& rows, Launch const& launch) {
 
 template <kernel_backend Backend>
 struct implementation<ops::record_key_sums_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, keys const& from, lanes const& batch, key_sums const& to) {
     detail::check_aligned("record_key_sums", "keys", from.rows);

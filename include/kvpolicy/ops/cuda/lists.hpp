@@ -63,8 +63,6 @@ struct relist_position {
 
 template <kernel_backend Backend>
 struct implementation<ops::rewrite_list_t, Backend> {
-  static constexpr bool provided = true;
-
   /// The bytes of scratch that any verb needs which edits the lists of this cache.
   static std::size_t scratch(cache const& in) {
     int const rows = detail::owners_of(detail::rows_of(in.where, in.where.table), in.lanes).count();
@@ -99,8 +97,6 @@ struct implementation<ops::rewrite_list_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::relist_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, cache const& in, by_lane<int> const& list, by_lane<int> const& map,
                   by_lane<int const> const& map_begin, int dead, int sequence, int length) {

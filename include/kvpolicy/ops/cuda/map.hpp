@@ -28,8 +28,6 @@ struct map_kernel {
 
 template <kernel_backend Backend>
 struct implementation<ops::map_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor, class Function>
   static void run(Executor& exec, score_view const& scores, Function const& f) {
     detail::launch_entries(exec, scores, detail::map_kernel<Function>{scores, f});

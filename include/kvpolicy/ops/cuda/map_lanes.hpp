@@ -25,8 +25,6 @@ struct map_lanes_body {
 
 template <kernel_backend Backend>
 struct implementation<ops::map_lanes_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor, class Function>
   static void run(Executor& exec, lanes const& batch, Function const& f, by_lane<int> const& out) {
     detail::launch_each(exec, batch.size(), detail::map_lanes_body<Function>{batch, f, out});

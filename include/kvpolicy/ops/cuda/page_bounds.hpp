@@ -147,8 +147,6 @@ struct count_pages_each {
 /// The bounds have the same bits as on the host, except for the payload of a NaN.
 template <kernel_backend Backend>
 struct implementation<ops::extend_bounds_t, Backend> {
-  static constexpr bool provided = true;
-
   /// Throws if keys cannot be read, before anything changes.
   static void refuse(keys const& from) { detail::check_aligned("extend_bounds", "keys", from.rows); }
 
@@ -180,8 +178,6 @@ struct implementation<ops::extend_bounds_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::forget_bounds_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, by_lane<int> const& known, int sequence, int position) {
     if (sequence < batch.sequence_begin || sequence >= batch.sequence_end()) return;
@@ -196,8 +192,6 @@ struct implementation<ops::forget_bounds_t, Backend> {
 /// their own it takes a second launch, which reads every position once.
 template <kernel_backend Backend>
 struct implementation<ops::count_pages_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, int page, lanes const& pages,
                   layer_runs const& runs = layer_runs()) {

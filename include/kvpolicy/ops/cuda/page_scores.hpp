@@ -184,8 +184,6 @@ struct page_scores_kernel {
 /// groups.
 template <kernel_backend Backend>
 struct implementation<ops::page_scores_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, page_bound_view const& bounds, query_view const& rows,
                   reduction group, score_view const& out) {

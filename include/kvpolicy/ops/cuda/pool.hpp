@@ -80,8 +80,6 @@ struct pool_piece {
 /// Takes two launches, or one where every segment is a single piece. Results have the same bits as on the host.
 template <kernel_backend Backend>
 struct implementation<ops::pool_t, Backend> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const&, lanes const& batch) {
     return static_cast<std::size_t>(batch.size()) * static_cast<std::size_t>(batch.bound) * sizeof(float);
   }

@@ -193,8 +193,6 @@ struct number_entries {
 /// `rope.frequency` is memory of the executor.
 template <kernel_backend Backend>
 struct implementation<ops::rerotate_t, Backend> {
-  static constexpr bool provided = true;
-
   [[nodiscard]] static std::size_t scratch(cache const& in) { return detail::turn_tables::bytes((in.k.dims + 1) / 2); }
 
   /// Throws if keys cannot be rotated, before rows move.

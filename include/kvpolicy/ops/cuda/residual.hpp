@@ -101,8 +101,6 @@ struct residual_net {
 /// repetition handles at least 1024 entries of the span (or all of them), and launches that find none left end at once.
 template <kernel_backend Backend>
 struct implementation<ops::residual_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, token_features const& features, turn_queries const& turn, residual_head const& head,
                   residual_options const& how, score_view const& out, float* temp_storage) {

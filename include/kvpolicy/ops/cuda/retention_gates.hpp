@@ -83,8 +83,6 @@ struct retention_gate_net {
 
 template <kernel_backend Backend>
 struct implementation<ops::retention_gates_t, Backend> {
-  static constexpr bool provided = true;
-
   /// Bytes of the executor's scratch.
   static std::size_t scratch(retention_gate_weights const& weights) {
     return static_cast<std::size_t>(parts(weights)) * sizeof(float);

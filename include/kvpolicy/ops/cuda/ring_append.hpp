@@ -95,8 +95,6 @@ struct truncate_ring_of_lane {
 
 template <kernel_backend Backend>
 struct implementation<ops::ring_append_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, query_view const& from, query_ring_view const& ring) {
     if (from.rows == 0) return;
@@ -109,8 +107,6 @@ struct implementation<ops::ring_append_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::ring_truncate_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, query_ring_view const& ring, int sequence, int position) {
     if (sequence < batch.sequence_begin || sequence >= batch.sequence_end()) return;

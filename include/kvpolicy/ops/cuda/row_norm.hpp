@@ -119,8 +119,6 @@ struct wide_norm_kernel {
 
 template <kernel_backend Backend>
 struct implementation<ops::row_norm_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor, class Combine>
   static void run(Executor& exec, row_view const& rows, Combine const& combine, score_view const& out) {
     plane const& of = rows.rows;
@@ -139,8 +137,6 @@ struct implementation<ops::row_norm_t, Backend> {
 /// Takes one launch, which reads every row again and keeps the recorded norms.
 template <kernel_backend Backend>
 struct implementation<ops::record_norms_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, row_view const& rows, score_view const& out) {
     ops::row_norm(exec, rows, detail::negated_once{}, out);

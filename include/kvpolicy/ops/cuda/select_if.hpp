@@ -80,8 +80,6 @@ struct count_picked_kernel {
 /// out of their limits. The segments of such lanes keep all their entries.
 template <kernel_backend Backend>
 struct implementation<ops::select_if_t, Backend> {
-  static constexpr bool provided = true;
-
   /// Bytes of scratch for all lanes: a bit for each entry, and the storage of the selection.
   [[nodiscard]] static std::size_t scratch(shape const&, lanes const& batch) {
     return detail::marks_scratch::bytes(batch.size(), batch.bound);

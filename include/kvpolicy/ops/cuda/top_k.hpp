@@ -97,8 +97,6 @@ struct emit_kernel {
 /// is recorded.
 template <kernel_backend Backend>
 struct implementation<ops::top_k_t, Backend> {
-  static constexpr bool provided = true;
-
   /// Bytes of scratch for all lanes: a few numbers for each lane, and a histogram for each pool that there can be.
   [[nodiscard]] static std::size_t scratch(shape const&, lanes const& batch) {
     std::size_t const choices = sizeof(detail::segment_choice) * static_cast<std::size_t>(batch.size());

@@ -207,8 +207,6 @@ struct list_gone_kernel {
 /// each block of every lane, three for each lane, and one for each unit that several rows could name.
 template <kernel_backend Backend>
 struct implementation<ops::drop_units_t, Backend> {
-  static constexpr bool provided = true;
-
   /// Bytes of scratch for a cache with a table of units; 0 for others, which never call this verb.
   [[nodiscard]] static std::size_t scratch(cache const& in) {
     return detail::names_units(in.where) ? detail::unit_storage::bytes(in) + detail::users_bytes(in) : 0;
@@ -241,7 +239,6 @@ struct implementation<ops::drop_units_t, Backend> {
 /// A check would cost each `apply` of an applier that moves rows another launch, so the kernels trust the table.
 template <kernel_backend Backend>
 struct implementation<ops::check_units_t, Backend> {
-  static constexpr bool provided = true;
   static void run(auto&, keep_set const&, cache const&, bool) {}
 };
 

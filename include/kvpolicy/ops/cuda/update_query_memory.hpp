@@ -86,8 +86,6 @@ struct remember_rows_kernel {
 
 template <kernel_backend Backend>
 struct implementation<ops::refuse_spans_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, turn_queries const& turn, char const* call) {
     if (turn.span_begin == nullptr || turn.span_end == nullptr) return;
@@ -100,8 +98,6 @@ struct implementation<ops::refuse_spans_t, Backend> {
 /// are added in another order, in double.
 template <kernel_backend Backend>
 struct implementation<ops::update_query_memory_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, turn_queries const& turn, query_memory_update const& how,
                   by_lane<float> const& memory) {

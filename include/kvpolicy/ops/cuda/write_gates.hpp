@@ -124,8 +124,6 @@ struct write_gate_net {
 
 template <kernel_backend Backend>
 struct implementation<ops::write_gates_t, Backend> {
-  static constexpr bool provided = true;
-
   /// Bytes of the executor's scratch.
   static std::size_t scratch(write_gate_weights const& weights) {
     return static_cast<std::size_t>(parts(weights)) * sizeof(float);

@@ -1,10 +1,6 @@
 // Host implementation of add_probabilities: row by row, for a stretch of entries at a time.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <array>
 #include <kvpolicy/ops/add_probabilities.hpp>
@@ -16,8 +12,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::add_probabilities_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, lanes const& batch, attention_probabilities const& from, reduction group,
                   by_lane<float> const& mass) {
     if (from.rows == 0) return;
@@ -134,5 +128,3 @@ struct implementation<ops::add_probabilities_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

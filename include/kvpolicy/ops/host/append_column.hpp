@@ -1,10 +1,6 @@
 // Host implementation of append_column.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/append_column.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -14,8 +10,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::append_column_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, lanes const& batch, entry_numbers const& new_numbers,
                   by_lane<float> const& column) {
     int const most = refuse_missing_entries(batch, new_numbers, column);
@@ -161,5 +155,3 @@ struct implementation<ops::append_column_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementation of append_entries.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <cstring>
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/error.hpp>
@@ -38,8 +34,6 @@ bool first_of_row(by_lane<T> const& table, lanes const& batch, lane one) {
 
 template <>
 struct implementation<ops::append_entries_t, host> {
-  static constexpr bool provided = true;
-
   /// Throws before anything is written.
   static void refuse(host_executor&, lanes const& batch, append_request const& new_tokens) {
     detail::refuse_counts("append", batch, new_tokens.sequence, new_tokens.sequence + 1);
@@ -132,5 +126,3 @@ struct implementation<ops::append_entries_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementations of the verbs that copy entries from one cache into another.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/append_rows.hpp>
@@ -18,8 +14,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::append_rows_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, std::span<promoted const> sources, paged_lanes const& to,
                   std::span<recorded_column const> columns, int cap, promotion_stats* stats) {
     check(sources, to, cap);
@@ -179,5 +173,3 @@ struct implementation<ops::append_rows_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -167,8 +167,6 @@ struct lowest_dropper {
 
 template <>
 struct implementation<ops::argmin_t, host> {
-  static constexpr bool provided = true;
-
   template <class Rule>
   static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     if (!scores.same_tokens) detail::refuse_other_tokens("argmin", scores);
@@ -179,8 +177,6 @@ struct implementation<ops::argmin_t, host> {
 /// Scores are computed by the thousand, and compared while they are in the processor's cache.
 template <>
 struct implementation<ops::argmin_of_t, host> {
-  static constexpr bool provided = true;
-
   template <class Function, class Rule>
   static void run(host_executor& exec, score_view const& scores, Function const& f, Rule const& rule,
                   keep_set const& keep) {
@@ -189,11 +185,8 @@ struct implementation<ops::argmin_of_t, host> {
   }
 };
 
-#if !defined(KVPOLICY_COMPILED)
 template <>
 struct implementation<ops::drop_listed_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
                   std::span<recorded_column const> columns) {
     exec.for_each(keep.lanes.size(), [&](int i, int) {
@@ -233,8 +226,6 @@ struct implementation<ops::drop_listed_t, host> {
 
 template <>
 struct implementation<ops::count_dropped_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, keep_set const& keep, lanes const& batch, apply_stats* stats) {
     *stats = {};
     for (int i = 0; i < keep.lanes.size(); ++i) {
@@ -246,7 +237,5 @@ struct implementation<ops::count_dropped_t, host> {
     }
   }
 };
-
-#endif
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -1,10 +1,6 @@
 // Host implementation of attention_mass: each worker computes whole segments, or the lanes of one segment are split.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/host/attention/lane_mass.hpp>
@@ -15,8 +11,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::attention_mass_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const& model, int bound) { return detail::lane_mass::scratch(model, bound); }
 
   static void run(host_executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
@@ -106,5 +100,3 @@ struct implementation<ops::attention_mass_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

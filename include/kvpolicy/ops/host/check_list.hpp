@@ -15,8 +15,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::check_list_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(cache const& in) {
     return 2 * detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units)) +
            detail::scratch_of<unsigned char>(detail::bytes_of_marks(in));

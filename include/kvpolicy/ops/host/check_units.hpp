@@ -1,10 +1,6 @@
 // Host implementation of check_units.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/error.hpp>
@@ -16,8 +12,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::check_units_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(cache const& in) {
     bool const has_units = detail::names_units(in.where);
     return has_units ? detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units)) : 0;
@@ -115,5 +109,3 @@ struct implementation<ops::check_units_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementation of copy_rows.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/copy_rows.hpp>
@@ -17,8 +13,6 @@ namespace KVPOLICY_NAMESPACE {
 /// are copied as one row.
 template <>
 struct implementation<ops::copy_rows_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, cache const& from, cache const& to) {
     int const layers = from.lanes.layers();
     exec.for_each(from.lanes.sequences * layers, [&](int i, int) {
@@ -89,5 +83,3 @@ struct implementation<ops::copy_rows_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementation of count_rows.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <kvpolicy/ops/count_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/listing.hpp>
@@ -13,8 +9,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::count_rows_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, lanes const& batch, row_positions const& from, counted_rows const& to) {
     auto const each = [&](int i, int) {
       lane const one{batch.sequence_begin + i, batch.layer_begin, 0};
@@ -33,5 +27,3 @@ struct implementation<ops::count_rows_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementations of the verbs that change counts.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/core/check_counts.hpp>
@@ -21,8 +17,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::truncate_entries_t, host> {
-  static constexpr bool provided = true;
-
   /// Throws before anything is written.
   static void refuse(host_executor&, lanes const& batch, int sequence, int position) {
     detail::refuse_counts("truncate", batch, sequence, sequence + 1);
@@ -70,8 +64,6 @@ struct implementation<ops::truncate_entries_t, host> {
 
 template <>
 struct implementation<ops::commit_entries_t, host> {
-  static constexpr bool provided = true;
-
   /// Throws before anything is written.
   static void refuse(host_executor&, lanes const& batch, int sequence, int tokens) {
     detail::refuse_counts("commit", batch, sequence, sequence + 1);
@@ -88,8 +80,6 @@ struct implementation<ops::commit_entries_t, host> {
 
 template <>
 struct implementation<ops::raise_epochs_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, lanes const& batch, by_lane<std::uint64_t> const& epochs, int const* changed) {
     for (int sequence = batch.sequence_begin; sequence < batch.sequence_end(); ++sequence) {
       if (changed == nullptr || changed[sequence] != 0) detail::raise_epochs_of(batch, sequence, epochs);
@@ -99,8 +89,6 @@ struct implementation<ops::raise_epochs_t, host> {
 
 template <>
 struct implementation<ops::refuse_stale_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, lanes const& batch, keep_set const& keep) {
     if (all_seen(batch, keep)) return;
     detail::for_each_lane(batch, [&](int i, lane one) {
@@ -134,8 +122,6 @@ struct implementation<ops::refuse_stale_t, host> {
 
 template <>
 struct implementation<ops::refuse_ragged_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, lanes const& batch, keep_set const& keep) {
     for (int i = 0; i < batch.size(); ++i) {
       int const first = i / (batch.layers() * batch.heads) * batch.layers() * batch.heads;
@@ -149,8 +135,6 @@ struct implementation<ops::refuse_ragged_t, host> {
 
 template <>
 struct implementation<ops::set_counts_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, lanes const& batch, keep_set const& keep) {
     for (int i = 0; i < batch.size(); ++i) {
       lane const one = batch.at(i);
@@ -163,8 +147,6 @@ struct implementation<ops::set_counts_t, host> {
 
 template <>
 struct implementation<ops::free_tails_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(cache const& in) {
     return detail::names_units(in.where) ? detail::abandoned_units::scratch(in) : 0;
   }
@@ -193,15 +175,11 @@ struct implementation<ops::free_tails_t, host> {
 
 template <>
 struct implementation<ops::clear_stats_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, apply_stats* stats) { *stats = {}; }
 };
 
 template <>
 struct implementation<ops::add_counters_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, std::int64_t const* from, int count, std::int64_t* to, bool anew) {
     for (int i = 0; i < count; ++i) to[i] = from[i] + (anew ? 0 : to[i]);
   }
@@ -209,8 +187,6 @@ struct implementation<ops::add_counters_t, host> {
 
 template <>
 struct implementation<ops::count_kept_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, keep_set const& keep, lanes const& batch, bool masked, apply_stats* stats) {
     for (int i = 0; i < keep.lanes.size(); ++i) {
       lane const one = keep.lanes.at(i);
@@ -222,5 +198,3 @@ struct implementation<ops::count_kept_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementation of feature_sums: workers process tasks of some entries.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/feature_sums.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -19,8 +15,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::feature_sums_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const& model, int) {
     return detail::scratch_of<float>(static_cast<std::size_t>(model.head_dim));
   }
@@ -101,5 +95,3 @@ struct implementation<ops::feature_sums_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

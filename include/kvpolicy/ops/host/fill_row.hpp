@@ -1,10 +1,6 @@
 // Host implementation of fill_row.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/ops/fill_row.hpp>
@@ -14,8 +10,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::fill_row_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, cache const& in, place at, float key, float value) {
     fill_plane(in, in.k, at, key);
     if (!detail::is_latent(in)) fill_plane(in, in.v, at, value);
@@ -58,5 +52,3 @@ struct implementation<ops::fill_row_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementation of fold.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/fold.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -15,8 +11,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::fold_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, score_view const& part, ops::fold_step const& step, score_view const& out) {
     int const most = std::clamp(part.lanes.bound / (4 * exec.threads()), 1024, 4096);
     int const chunk = (most + detail::floats_of_a_line - 1) / detail::floats_of_a_line * detail::floats_of_a_line;
@@ -95,5 +89,3 @@ struct implementation<ops::fold_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

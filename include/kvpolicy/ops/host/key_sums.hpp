@@ -1,10 +1,6 @@
 // Host implementation of record_key_sums: workers process tasks of some entries.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
@@ -110,8 +106,6 @@ void for_each_channel(key_sums const& of, lanes const& batch, int sequence, int 
 
 template <>
 struct implementation<ops::record_key_sums_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const& model, int) {
     auto const dims = static_cast<std::size_t>(model.head_dim);
     return detail::scratch_of<float>(dims * (detail::sums_of_keys::entries_of_a_task + 1));
@@ -160,5 +154,3 @@ struct implementation<ops::record_key_sums_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

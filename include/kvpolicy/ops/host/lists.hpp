@@ -18,8 +18,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::rewrite_list_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(cache const& in) {
     std::size_t const words = detail::unit_marks::words_for(in.where.units);
     return 2 * detail::scratch_of<std::uint64_t>(words) +
@@ -106,11 +104,8 @@ struct implementation<ops::rewrite_list_t, host> {
   }
 };
 
-#if !defined(KVPOLICY_COMPILED)
 template <>
 struct implementation<ops::relist_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, cache const& in, by_lane<int> const& list, by_lane<int> const& map,
                   by_lane<int const> const& map_begin, int dead, int sequence, int length) {
     by_lane<int> const rows = detail::rows_of(in.where, list);
@@ -204,7 +199,5 @@ struct implementation<ops::relist_t, host> {
     }
   }
 };
-
-#endif
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -8,9 +8,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::map_t, host> {
-  static constexpr bool provided = true;
-  static std::size_t scratch(shape const&, int) { return 0; }
-
   template <class Function>
   static void run(host_executor& exec, score_view const& scores, Function const& f) {
     exec.for_each(scores.segments(), [&](int segment, int) {

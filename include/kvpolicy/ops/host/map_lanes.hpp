@@ -9,8 +9,6 @@ namespace KVPOLICY_NAMESPACE {
 /// Works on the calling thread: a lane takes some nanoseconds, less than waking another thread for them.
 template <>
 struct implementation<ops::map_lanes_t, host> {
-  static constexpr bool provided = true;
-
   template <class Function>
   static void run(host_executor&, lanes const& batch, Function const& f, by_lane<int> const& out) {
     detail::for_each_lane(batch, [&](int, lane one) { *out.row(one) = f(detail::entries_of_lane(batch, one)); });

@@ -1,10 +1,6 @@
 // Host implementations of the verbs that write masks.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -107,8 +103,6 @@ void set_units(Writer const& to, locator const& where, lane this_lane, int count
 
 template <>
 struct implementation<ops::hide_dropped_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const&, int bound) {
     return detail::scratch_of<int>(static_cast<std::size_t>(bound) + 1);
   }
@@ -158,8 +152,6 @@ struct implementation<ops::hide_dropped_t, host> {
 
 template <>
 struct implementation<ops::show_entries_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, cache const& in, mask_rows const& mask) {
     exec.for_each(in.lanes.size(), [&](int i, int) {
       lane const this_lane = in.lanes.at(i);
@@ -174,5 +166,3 @@ struct implementation<ops::show_entries_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

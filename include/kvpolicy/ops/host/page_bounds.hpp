@@ -1,10 +1,6 @@
 // Host implementations of the verbs that maintain page bounds.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -88,7 +84,6 @@ class page_bounder {
 
 template <>
 struct implementation<ops::extend_bounds_t, host> {
-  static constexpr bool provided = true;
   static std::size_t scratch(shape const& model, int) {
     auto const row = static_cast<std::size_t>(model.head_dim);
     return detail::scratch_of<float>(2 * row) + detail::scratch_of<float>(detail::rows_of_a_bound * row);
@@ -120,9 +115,6 @@ struct implementation<ops::extend_bounds_t, host> {
 
 template <>
 struct implementation<ops::forget_bounds_t, host> {
-  static constexpr bool provided = true;
-  static std::size_t scratch(shape const&, int) { return 0; }
-
   static void run(host_executor&, lanes const& batch, by_lane<int> const& known, int sequence, int position) {
     for (int i = 0; i < batch.size(); ++i) {
       lane const one = batch.at(i);
@@ -136,9 +128,6 @@ struct implementation<ops::forget_bounds_t, host> {
 
 template <>
 struct implementation<ops::count_pages_t, host> {
-  static constexpr bool provided = true;
-  static std::size_t scratch(shape const&, int) { return 0; }
-
   static void run(host_executor&, lanes const& batch, int page, lanes const& pages,
                   layer_runs const& runs = layer_runs()) {
     detail::refuse_other_tokens_in_runs("select", batch, runs);
@@ -153,5 +142,3 @@ struct implementation<ops::count_pages_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

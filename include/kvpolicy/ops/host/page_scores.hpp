@@ -1,10 +1,6 @@
 // Host implementation of page_scores, as a product of transformed query rows with rows of bounds.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/host/attention/lane_logits.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
@@ -154,7 +150,6 @@ class page_products {
 
 template <>
 struct implementation<ops::page_scores_t, host> {
-  static constexpr bool provided = true;
   static std::size_t scratch(shape const& model, int) { return detail::page_products::scratch(model); }
 
   static void run(host_executor& exec, lanes const& batch, page_bound_view const& bounds, query_view const& rows,
@@ -179,5 +174,3 @@ struct implementation<ops::page_scores_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

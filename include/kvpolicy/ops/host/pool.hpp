@@ -1,9 +1,6 @@
 // Host implementation of pool.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
 #include <algorithm>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/pool.hpp>
@@ -48,8 +45,6 @@ inline void pool_row(host_executor const& exec, pooling const& by, float* row, i
 
 template <>
 struct implementation<ops::pool_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const&, int bound) {
     return detail::scratch_of<float>(static_cast<std::size_t>(bound));
   }
@@ -66,5 +61,3 @@ struct implementation<ops::pool_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -71,8 +71,6 @@ struct dropping_heads {
 
 template <>
 struct implementation<ops::replace_listed_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
                   std::span<recorded_column const> columns) {
     lanes const& batch = in.lanes;

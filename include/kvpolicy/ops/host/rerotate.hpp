@@ -2,10 +2,6 @@
 // contain all sines up to 65,536 positions.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -20,8 +16,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::rerotate_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(cache const& in) {
     auto const dims = static_cast<std::size_t>(in.k.dims);
     return detail::scratch_of<double>(table_size(in)) + detail::scratch_of<float>(steps * dims) +
@@ -212,5 +206,3 @@ struct implementation<ops::rerotate_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementation of residual: workers process tasks of some entries.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -17,7 +13,6 @@
 namespace KVPOLICY_NAMESPACE {
 template <>
 struct implementation<ops::residual_t, host> {
-  static constexpr bool provided = true;
   using sizes = residual_sizes;
 
   template <class Executor>
@@ -84,5 +79,3 @@ struct implementation<ops::residual_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

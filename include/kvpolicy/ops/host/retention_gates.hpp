@@ -1,10 +1,6 @@
 // Host implementation of retention_gates, for a few hundred rows of a layer at a time.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -153,8 +149,6 @@ class retention_gate_task {
 
 template <>
 struct implementation<ops::retention_gates_t, host> {
-  static constexpr bool provided = true;
-
   /// Bytes of scratch per worker.
   static std::size_t scratch(retention_gate_weights const& weights) {
     return detail::retention_gate_task::scratch(weights);
@@ -188,5 +182,3 @@ struct implementation<ops::retention_gates_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

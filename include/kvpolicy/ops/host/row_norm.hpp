@@ -15,9 +15,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::row_norm_t, host> {
-  static constexpr bool provided = true;
-  static std::size_t scratch(shape const&, int) { return 0; }
-
   template <class Combine>
   static void run(host_executor& exec, row_view const& rows, Combine const& combine, score_view const& out) {
     exec.for_each(out.segments(), [&](int segment, int) {
@@ -95,8 +92,6 @@ struct implementation<ops::row_norm_t, host> {
 
 template <>
 struct implementation<ops::record_norms_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor& exec, row_view const& rows, score_view const& out) {
     if (out.segments() == 0) return;
     lane const first = out.lane_of(0);

@@ -103,8 +103,6 @@ KVPOLICY_VECTORIZED
 /// written once, to their place, when the numbers of all segments before it are known.
 template <>
 struct implementation<ops::select_if_t, host> {
-  static constexpr bool provided = true;
-
   template <class Rule>
   static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     if (!scores.same_tokens) detail::refuse_other_tokens("select_if", scores);

@@ -35,8 +35,6 @@ inline void sort_places(cache const& in, lane one, std::vector<int>& from) {
 
 template <>
 struct implementation<ops::sort_entries_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, cache const& in, by_lane<int> const& list, std::span<recorded_column const> columns) {
     lanes const& batch = in.lanes;
     buffers memory(static_cast<std::size_t>(batch.bound), columns);

@@ -38,8 +38,6 @@ int floor_of_rule(Rule const& rule, int budget) {
 
 template <>
 struct implementation<ops::top_k_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const&, int bound) {
     return detail::scratch_of<std::int64_t>(2048) + (is_long(bound) ? keys_bytes(bound) : 0);
   }

@@ -1,10 +1,6 @@
 // Host implementation of drop_units. fill_holes is in units_holes.hpp.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -19,8 +15,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::drop_units_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(cache const& in) {
     if (!detail::names_units(in.where)) return 0;
     auto const most = static_cast<std::size_t>(in.lanes.bound);  // a lane has at least as many entries as blocks
@@ -215,5 +209,3 @@ struct implementation<ops::drop_units_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

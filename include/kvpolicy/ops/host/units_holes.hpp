@@ -1,10 +1,6 @@
 // Host implementation of fill_holes.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <bit>
 #include <kvpolicy/ops/host/lists.hpp>
@@ -17,8 +13,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::fill_holes_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(cache const& in) {
     auto const bound = static_cast<std::size_t>(in.lanes.bound);
     return detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units)) +
@@ -149,5 +143,3 @@ struct implementation<ops::fill_holes_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

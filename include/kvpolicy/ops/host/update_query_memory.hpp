@@ -1,10 +1,6 @@
 // Host implementations of update_query_memory and refuse_spans.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -16,8 +12,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::refuse_spans_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, lanes const& batch, turn_queries const& turn, char const* call) {
     for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) refuse_outside(batch, turn, s, call);
   }
@@ -38,8 +32,6 @@ struct implementation<ops::refuse_spans_t, host> {
 
 template <>
 struct implementation<ops::update_query_memory_t, host> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const& model, int) {
     auto const dims = static_cast<std::size_t>(model.head_dim);
     return detail::scratch_of<double>(dims) + detail::scratch_of<float>(dims);
@@ -116,5 +108,3 @@ struct implementation<ops::update_query_memory_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -2,10 +2,6 @@
 // chunk's last entries, and releasing pages.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/append_rows.hpp>
@@ -17,8 +13,6 @@ namespace KVPOLICY_NAMESPACE {
 
 template <>
 struct implementation<ops::drop_oldest_t, host> {
-  static constexpr bool provided = true;
-
   /// The number of entries that each of some sequences loses, or -1 if the numbers differ. If they are equal, recorded
   /// columns can slide.
   static int all_lose(int const* entries, int sequences) {
@@ -64,8 +58,6 @@ struct implementation<ops::drop_oldest_t, host> {
 
 template <>
 struct implementation<ops::enter_rows_t, host> {
-  static constexpr bool provided = true;
-
   /// Throws if a chunk cannot follow the window. It is called before anything is written.
   static void refuse(host_executor&, cache const& from, cache const& window) {
     detail::refuse_other_rows("ingest", from, window);
@@ -105,8 +97,6 @@ struct implementation<ops::enter_rows_t, host> {
 
 template <>
 struct implementation<ops::release_pages_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, paged_lanes const& in) {
     lanes const& batch = in.entries.lanes;
     for (int i = 0; i < batch.size(); ++i) {
@@ -122,8 +112,6 @@ struct implementation<ops::release_pages_t, host> {
 
 template <>
 struct implementation<ops::count_exits_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, lanes const& batch, ring_request const& asked, int* exits) {
     for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) {
       int const num_new_tokens = asked.host_tokens.empty()
@@ -142,8 +130,6 @@ struct implementation<ops::count_exits_t, host> {
 
 template <>
 struct implementation<ops::count_passing_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, lanes const& chunk, int window, int* new_tokens, int* below) {
     for (int s = chunk.sequence_begin; s < chunk.sequence_end(); ++s) {
       int const tokens = *chunk.count.row({s, chunk.layer_begin});
@@ -155,8 +141,6 @@ struct implementation<ops::count_passing_t, host> {
 
 template <>
 struct implementation<ops::refuse_new_tokens_t, host> {
-  static constexpr bool provided = true;
-
   static void run(host_executor&, char const* call, lanes const& window, lanes const& pages,
                   std::span<append_request const> new_tokens) {
     for (append_request const& each : new_tokens) refuse(call, window, pages, each);
@@ -186,5 +170,3 @@ struct implementation<ops::refuse_new_tokens_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

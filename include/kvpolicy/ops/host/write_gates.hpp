@@ -1,10 +1,6 @@
 // Host implementation of write_gates, for a few hundred entries of a lane at a time.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -120,8 +116,6 @@ class write_gate_task {
 
 template <>
 struct implementation<ops::write_gates_t, host> {
-  static constexpr bool provided = true;
-
   /// Bytes of scratch per worker.
   static std::size_t scratch(write_gate_weights const& weights) { return detail::write_gate_task::scratch(weights); }
 
@@ -142,5 +136,3 @@ struct implementation<ops::write_gates_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

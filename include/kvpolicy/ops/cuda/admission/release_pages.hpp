@@ -87,8 +87,6 @@ struct write_released_kernel {
 
 template <kernel_backend Backend>
 struct implementation<ops::release_pages_t, Backend> {
-  static constexpr bool provided = true;
-
   static std::size_t scratch(shape const&, lanes const& batch) {
     return releases_offset + static_cast<std::size_t>(batch.size()) * sizeof(detail::lane_release);
   }

@@ -114,8 +114,6 @@ struct check_new_tokens_body {
 
 template <kernel_backend Backend>
 struct implementation<ops::count_exits_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, ring_request const& asked, int* exits) {
     if (asked.host_tokens.empty()) {
@@ -142,8 +140,6 @@ struct implementation<ops::count_exits_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::count_passing_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& chunk, int window, int* new_tokens, int* below) {
     detail::launch_each(exec, chunk.sequences, detail::count_passing_body{chunk, window, new_tokens, below});
@@ -152,8 +148,6 @@ struct implementation<ops::count_passing_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::refuse_new_tokens_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, char const* call, lanes const& window, lanes const& pages,
                   std::span<append_request const> new_tokens) {

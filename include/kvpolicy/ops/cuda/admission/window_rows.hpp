@@ -146,8 +146,6 @@ struct refuse_chunk_kernel {
 /// Takes one launch.
 template <kernel_backend Backend>
 struct implementation<ops::drop_oldest_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, cache const& window, by_lane<int> const& oldest,
                   std::span<recorded_column const> columns, int const* entries, int slid,
@@ -162,8 +160,6 @@ struct implementation<ops::drop_oldest_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::enter_rows_t, Backend> {
-  static constexpr bool provided = true;
-
   /// Throws if the rows of the chunk differ from the window's, and records a fault if its positions do not follow,
   /// before anything is written.
   template <class Executor>

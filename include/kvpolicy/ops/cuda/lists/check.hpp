@@ -176,8 +176,6 @@ struct clear_claims {
 
 template <kernel_backend Backend>
 struct implementation<ops::check_list_t, Backend> {
-  static constexpr bool provided = true;
-
   /// Bytes of scratch, for lists of any kind.
   static std::size_t scratch(cache const& in) {
     int const pools = detail::pools_at_once(in, detail::pools_of(in, in.where.table));

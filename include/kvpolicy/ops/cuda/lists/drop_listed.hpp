@@ -87,8 +87,6 @@ struct decrease_counts {
 /// them and all blocks of the first launch read them. More than eight columns and positions take further launches.
 template <kernel_backend Backend>
 struct implementation<ops::drop_listed_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
                   std::span<recorded_column const> columns) {

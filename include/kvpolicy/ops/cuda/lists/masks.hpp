@@ -103,8 +103,6 @@ inline void check_mask_words(char const* call, mask_rows const& mask) {
 
 template <kernel_backend Backend>
 struct implementation<ops::hide_dropped_t, Backend> {
-  static constexpr bool provided = true;
-
   /// Rows of bits must be aligned to 4 bytes and have space for whole words. Bits behind the mask's units do not
   /// change.
   template <class Executor>
@@ -120,8 +118,6 @@ struct implementation<ops::hide_dropped_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::show_entries_t, Backend> {
-  static constexpr bool provided = true;
-
   /// The same requirements apply to rows of bits as in hide_dropped.
   template <class Executor>
   static void run(Executor& exec, cache const& in, mask_rows const& mask) {

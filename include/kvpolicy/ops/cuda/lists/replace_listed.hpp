@@ -130,8 +130,6 @@ struct replace_positions_kernel {
 /// further launches. A fault is recorded for a slot that is not in the pool; then nothing moves.
 template <kernel_backend Backend>
 struct implementation<ops::replace_listed_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
                   std::span<recorded_column const> columns) {

@@ -83,8 +83,6 @@ struct sort_kernel {
 /// Takes one launch. It is refused if there are more than eight planes and columns.
 template <kernel_backend Backend>
 struct implementation<ops::sort_entries_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, cache const& in, by_lane<int> const& list, std::span<recorded_column const> columns) {
     detail::few_moved what;

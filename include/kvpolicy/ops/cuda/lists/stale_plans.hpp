@@ -67,8 +67,6 @@ struct ragged_check {
 
 template <kernel_backend Backend>
 struct implementation<ops::raise_epochs_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, by_lane<std::uint64_t> const& epochs, int const* changed) {
     int const layers = batch.sequences * batch.layers();
@@ -78,8 +76,6 @@ struct implementation<ops::raise_epochs_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::refuse_stale_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, keep_set const& keep) {
     detail::launch_check(exec, batch.size(), detail::stale_check{batch, keep});
@@ -88,8 +84,6 @@ struct implementation<ops::refuse_stale_t, Backend> {
 
 template <kernel_backend Backend>
 struct implementation<ops::refuse_ragged_t, Backend> {
-  static constexpr bool provided = true;
-
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, keep_set const& keep) {
     detail::launch_check(exec, batch.size(), detail::ragged_check{batch, keep});

@@ -227,8 +227,6 @@ struct move_pairs_kernel {
 /// More than eight planes take further launches.
 template <kernel_backend Backend>
 struct implementation<ops::fill_holes_t, Backend> {
-  static constexpr bool provided = true;
-
   /// Bytes of scratch for a cache with lists of slots; 0 for others, which never call this verb.
   [[nodiscard]] static std::size_t scratch(cache const& in) {
     if (in.where.kind == locating::identity || in.where.kind == locating::ring || in.where.unit_tokens > 1) return 0;
