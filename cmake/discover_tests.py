@@ -1,8 +1,9 @@
 """Writes a file from which ctest runs each test case of a doctest program on its own.
 
-    discover_tests.py PROGRAM FILE [--by-source]
+    discover_tests.py PROGRAM FILE [--by-source | --quick]
 
 With --by-source it runs the cases of a source file together: under a sanitizer starting the program takes longer than most cases.
+With --quick the tests have the label `quick_case`, and names that differ from those of the program of all tests.
 
 doctest's own doctest_discover_tests breaks on names that CMake reads as lists: a semicolon, a bracket without its pair.
 """
@@ -47,20 +48,24 @@ def sources(program):
         yield f"set_tests_properties({shown} {NO_CASE} TIMEOUT 600 COST {cost})"
 
 
-def tests(program):
+def tests(program, prefix="", labels=""):
     for case in cases(program):
         suite, name = case.get("testsuite") or "", case.get("name")
-        shown = literal(f"{suite}: {name}" if suite else name)
+        shown = literal(prefix + (f"{suite}: {name}" if suite else name))
         filters = [filter_of("test-case", name)] + ([filter_of("test-suite", suite)] if suite else [])
         yield f"add_test({shown} {literal(program)} {' '.join(filters)})"
         if case.get("skipped") == "true":
             yield f"set_tests_properties({shown} PROPERTIES DISABLED TRUE)"
-        yield f"set_tests_properties({shown} {NO_CASE} TIMEOUT 300)"
+        yield f"set_tests_properties({shown} {NO_CASE} TIMEOUT 300{labels})"
+
+
+def quick_tests(program):
+    return tests(program, "quick: ", " LABELS quick_case")
 
 
 def main():
-    program, file, *by_source = sys.argv[1:]
-    lines = list((sources if by_source else tests)(program))
+    program, file, *how = sys.argv[1:]
+    lines = list({"--by-source": sources, "--quick": quick_tests}[how[0]](program) if how else tests(program))
     with open(file, "w", encoding="utf-8") as out:
         out.write("\n".join(lines) + "\n")
 

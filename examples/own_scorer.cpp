@@ -3,6 +3,7 @@
 #include "value_aware.hpp"
 
 int main() {
+  // example-begin own_scorer
   my_pool pool;
   my_forward forward(pool, 200);
   kv::cache cache = pool.view();
@@ -14,6 +15,7 @@ int main() {
   kv::append(exec, cache, state, {.tokens = 200, .position = 0});
   kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache), forward.queries()};
   kv::decide(exec, policy, in, state, plan);
+  // example-end own_scorer
   for (int segment = 0; segment < plan.keep().segments(); ++segment) {
     auto const kept = plan.keep().listed(segment);
     std::printf("lane %d keeps %zu:", segment, kept.size());

@@ -31,4 +31,9 @@ for name in decide observe make_plan apply; do
     exit 1
   }
 done
+# The reference of the site: every public name is in one of its groups.
+python3 tools/site/reference.py "$KVPOLICY_DOCS_OUT/xml" || {
+  echo "tools/check_docs.sh: docs/reference.txt has to say where these names belong" >&2
+  exit 1
+}
 echo "doxygen $(doxygen --version): no warnings, every public name has a comment; pages in $KVPOLICY_DOCS_OUT/html"

@@ -65,8 +65,9 @@ libcxx() {
 
 # The tests, the laws and kvreplay on the emulated device, whose kernels are CUDA's.
 device() {
-  cmake --preset release && cmake --build --preset release --target kvpolicy_tests_on_device kvpolicy_device_tests kvreplay_emulated &&
-    build/release/bin/kvpolicy_tests_on_device && build/release/bin/kvpolicy_device_tests || return 1
+  cmake --preset release && cmake --build --preset release --target kvpolicy_tests_on_device kvpolicy_device_tests kvreplay_emulated own_scorer_emulated &&
+    build/release/bin/kvpolicy_tests_on_device && build/release/bin/kvpolicy_device_tests &&
+    build/release/bin/own_scorer_emulated | diff examples/own_scorer.out - || return 1
   for test in tests/kvreplay/*_test.py; do
     [[ $test == */capture_test.py ]] || /usr/bin/env python3 -B "$test" build/release/bin/kvreplay_emulated || return 1
   done
@@ -108,7 +109,7 @@ engines() {
   tools/engines.sh llama_cpp transformers vllm mpi llama_cpp_soak
 }
 
-for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants clang libcxx aarch64 avx512 device slow cuda_libraries gpu_bundle engines}"; do
+for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants clang libcxx aarch64 avx512 device slow site cuda_libraries gpu_bundle engines}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
@@ -123,6 +124,7 @@ for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants cl
       aarch64) step '64-bit ARM under qemu' tools/aarch64.sh ;;
       avx512) step 'kernels on an emulated processor with AVX-512' tools/avx512.sh ;;
       device) step 'on the emulated device' device ;;
+      site) step 'site, every warning an error' tools/site.sh ;;
       slow) step 'tests that wait for the night' slow ;;
       cuda_libraries) step 'CUDA libraries, compiled' cuda_libraries ;;
       gpu_bundle) step 'bundle for a machine with a GPU' gpu_bundle ;;

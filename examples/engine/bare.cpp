@@ -4,6 +4,7 @@
 #include "engine.hpp"
 
 int main() {
+  // example-begin bare
   engine model(1, 128);  // one sequence, with memory for 128 tokens
   std::vector<int> const prompt = make_prompt(48);
 
@@ -15,5 +16,6 @@ int main() {
     model.append(0, 1);
     token = model.forward({{token}}).front();
   }
+  // example-end bare
   std::printf("\n%d entries in each lane\n", model.counts[0]);
 }

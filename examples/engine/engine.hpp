@@ -64,6 +64,7 @@ class engine {
 
   int sequences, capacity;
 
+  // example-begin memory
   // The cache. Each sequence has `capacity` rows in each layer.
   tensor<float> k{layers * sequences * capacity * kv_heads * head_dim};  ///< [layer, sequence, row, KV head, channel]
   tensor<float> v{layers * sequences * capacity * kv_heads * head_dim};
@@ -81,6 +82,7 @@ class engine {
   tensor<float> queries;        ///< [layer, sequence, new token, query head, channel], after RoPE
   tensor<float> probabilities;  ///< [layer, sequence, query head, new token, entry], in the order of the lane's entries
   tensor<float> logits{sequences * vocabulary};  ///< [sequence, vocabulary], of the last token of each sequence
+  // example-end memory
 
   /// If it is set: whether the token at `row_position` may see the entry at `entry_position` of this lane.
   std::function<bool(int sequence, int layer, int kv_head, int row_position, int entry_position)> sees;
