@@ -90,6 +90,7 @@ class watched_history {
     arrived_ = arrived;
   }
 
+  [[nodiscard]] history const& made() const { return made_; }
   [[nodiscard]] nlohmann::json json() const { return made_.json(); }
 
  private:
