@@ -236,7 +236,10 @@ class Evaluation:
 
     # The page -------------------------------------------------------------------------------------------------------
     def _words(self, tokens: Sequence[int]) -> list[str]:
-        return [str(self._tokenizer.decode([one])) for one in tokens]
+        """The text of each token. SentencePiece marks a blank in front of a word, which its decoder leaves out."""
+        name = getattr(self._tokenizer, "convert_ids_to_tokens", lambda token: "")
+        made = [(str(name(one)), str(self._tokenizer.decode([one]))) for one in tokens]
+        return [f" {text}" if token.startswith("\u2581") and not text.startswith(" ") else text for token, text in made]
 
     def _text(self, name: str, tokens: list[int], spans: list[dict[str, Any]], more: int = 0) -> dict[str, Any]:
         return {"name": name, "length": len(tokens) + more, "words": self._words(tokens), "spans": spans, "arrived": [], "rows": []}
