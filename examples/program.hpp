@@ -14,6 +14,7 @@
 #include <cstring>
 #include <kvpolicy/io/atomic_file.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -31,21 +32,26 @@ inline constexpr std::array<int, 4> ending_signals = {SIGHUP, SIGINT, SIGPIPE, S
   return all;
 }
 
-/// The temporary file that the signal handler removes. There is at most one at a time.
+/// A temporary file that the signal handler removes.
 struct temporary_file {
   enum state : int { none, being_created, there };
-  static inline std::atomic<int> now{none};
-  static inline char name[4096] = {};
+  std::atomic<int> now{none};
+  char name[4096] = {};
 };
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler reads it");
 
-/// Removes the temporary file, then lets the signal end the program, so that its exit status names the signal. It calls
-/// only functions that a signal handler may call. The thread that creates the file has blocked these signals, so this
-/// handler runs in another thread and can wait for it.
-extern "C" inline void remove_temporary_file(int signal) {
-  while (temporary_file::now == temporary_file::being_created) {
+/// The temporary files of a program: its results and a page.
+inline std::array<temporary_file, 2> temporary_files;
+
+/// Removes the temporary files, then lets the signal end the program, so that its exit status names the signal. It
+/// calls only functions that a signal handler may call. The thread that creates a file has blocked these signals, so
+/// this handler runs in another thread and can wait for it.
+extern "C" inline void remove_temporary_files(int signal) {
+  for (temporary_file& one : temporary_files) {
+    while (one.now == temporary_file::being_created) {
+    }
+    if (one.now == temporary_file::there) ::unlink(one.name);
   }
-  if (temporary_file::now == temporary_file::there) ::unlink(temporary_file::name);
   ::raise(signal);  // SA_RESETHAND has restored its default action
 }
 
@@ -57,7 +63,7 @@ inline void prepare_process() {
   }
   (void)std::signal(SIGXFSZ, SIG_IGN);
   struct sigaction ends{};
-  ends.sa_handler = remove_temporary_file;
+  ends.sa_handler = remove_temporary_files;
   ends.sa_mask = ending_set();
   ends.sa_flags = static_cast<int>(SA_RESETHAND);
   for (int const one : ending_signals) {
@@ -67,22 +73,22 @@ inline void prepare_process() {
 }
 
 /// A file that a program writes. It gets its name when it is committed; until then the signals that end the program
-/// remove it. There can be only one at a time.
+/// remove it. There can be two at a time.
 class output_file {
  public:
-  output_file(std::string const& path, char const* program, char const* option) {
+  output_file(std::string const& path, char const* program, char const* option) : noted_(free_place()) {
     sigset_t const ending = ending_set();
     sigset_t before;
     ::pthread_sigmask(SIG_BLOCK, &ending, &before);
-    temporary_file::now = temporary_file::being_created;
+    noted_.now = temporary_file::being_created;
     try {
       file_.emplace(path, program, option);
       std::string const& name = file_->temporary().native();
-      bool const fits = name.size() < sizeof temporary_file::name;
-      std::memcpy(temporary_file::name, name.c_str(), fits ? name.size() + 1 : 0);
-      temporary_file::now = fits ? temporary_file::there : temporary_file::none;
+      bool const fits = name.size() < sizeof noted_.name;
+      std::memcpy(noted_.name, name.c_str(), fits ? name.size() + 1 : 0);
+      noted_.now = fits ? temporary_file::there : temporary_file::none;
     } catch (...) {
-      temporary_file::now = temporary_file::none;
+      noted_.now = temporary_file::none;
       ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
       throw;
     }
@@ -92,13 +98,21 @@ class output_file {
   output_file& operator=(output_file const&) = delete;
   ~output_file() {
     file_.reset();
-    temporary_file::now = temporary_file::none;
+    noted_.now = temporary_file::none;
   }
 
   [[nodiscard]] kvpolicy::atomic_file& operator*() { return *file_; }
   [[nodiscard]] kvpolicy::atomic_file* operator->() { return &*file_; }
 
  private:
+  static temporary_file& free_place() {
+    for (temporary_file& one : temporary_files) {
+      if (one.now == temporary_file::none) return one;
+    }
+    throw std::logic_error("a program writes at most two files at a time");
+  }
+
+  temporary_file& noted_;
   std::optional<kvpolicy::atomic_file> file_;
 };
 

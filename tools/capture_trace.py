@@ -338,8 +338,11 @@ def groups_of(config, found):
     return ([names.index(one) for one in kinds], names) if len(names) > 1 else ([], [])
 
 
-def capture(model, token_ids, out, name="", mass=False, lse=0, dtype=None, recent=0, pre_rope=True, visit=None):
-    """Runs the model over the tokens and writes the trace. `visit(layer, parts, attended)` is called with what was recorded."""
+def capture(model, token_ids, out, name="", mass=False, lse=0, dtype=None, recent=0, pre_rope=True, visit=None, texts=None):
+    """Runs the model over the tokens and writes the trace. `visit(layer, parts, attended)` is called with what was recorded.
+
+    `texts` are those of the tokens, which kvreplay's page shows.
+    """
     torch, _ = imports()
     found = attentions(model)
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
@@ -370,7 +373,7 @@ def capture(model, token_ids, out, name="", mass=False, lse=0, dtype=None, recen
     tensors["positions"] = tensors["token_ids"] = ("int64", (count,))
 
     metadata = {"model": name or type(model).__name__, "transformers": imports()[1].__version__, **how.metadata(),
-                **({"layer_types": ", ".join(group_names)} if group else {}), **rope_metadata(torch, model, found, shape, token_ids)}
+                **({"layer_types": ", ".join(group_names)} if group else {}), **({"token_texts": json.dumps(texts)} if texts else {}), **rope_metadata(torch, model, found, shape, token_ids)}
     file, seen = TraceFile(out, tensors, metadata), []
 
     def keep(layer, parts, attended, _rotary):
@@ -448,18 +451,28 @@ def arguments():
 
 
 def read_tokens(transformers, given):
+    """The tokens that the model reads, and their texts if a tokenizer made them."""
     expects((given.text is None) != (given.token_ids is None), "--text or --token-ids: one of them says what the model reads")
+    tokenizer = None
     try:
         if given.token_ids is not None:
             tokens = json.loads(given.token_ids.read_text())
             good = isinstance(tokens, list) and all(isinstance(one, int) and one >= 0 for one in tokens)
             expects(good, f"--token-ids {given.token_ids}: it is no array of token ids")
         else:
-            tokens = transformers.AutoTokenizer.from_pretrained(given.model)(given.text.read_text(encoding="utf-8"))["input_ids"]
+            tokenizer = transformers.AutoTokenizer.from_pretrained(given.model)
+            tokens = tokenizer(given.text.read_text(encoding="utf-8"))["input_ids"]
     except (OSError, ValueError) as failed:
         raise Refused(f"the text cannot be read: {failed}") from None
     expects(given.tokens is None or given.tokens >= 1, f"--tokens {given.tokens}: at least one")
-    return tokens[: given.tokens]
+    tokens = tokens[: given.tokens]
+    return tokens, [text_of(tokenizer, one) for one in tokens] if tokenizer else None
+
+
+def text_of(tokenizer, token):
+    """The text of a token. SentencePiece marks a blank in front of a word, which its decoder leaves out."""
+    text = tokenizer.decode([token])
+    return f" {text}" if str(tokenizer.convert_ids_to_tokens(token)).startswith("\u2581") and not text.startswith(" ") else text
 
 
 def load(torch, transformers, given):
@@ -480,11 +493,11 @@ def main():
         except CannotReplace as why:
             raise Refused(f"--out {why}") from None
         torch, transformers = imports()
-        tokens = read_tokens(transformers, given)
+        tokens, texts = read_tokens(transformers, given)
         model = load(torch, transformers, given)
         vocabulary = model.get_input_embeddings().num_embeddings
         expects(not tokens or max(tokens) < vocabulary, f"token id {max(tokens, default=0)}: the model has {vocabulary}")
-        shape = capture(model, tokens, given.out, given.model, given.mass, given.lse, given.dtype, given.recent, not given.no_pre_rope)
+        shape = capture(model, tokens, given.out, given.model, given.mass, given.lse, given.dtype, given.recent, not given.no_pre_rope, texts=texts)
     except Refused as why:
         print(MARGIN + " ".join(str(why).split()), file=sys.stderr)
         return 2

@@ -74,6 +74,7 @@ void add_to(CLI::App& app, program const& of, options& to) {
   app.add_flag("--quick", to.quick, "fewer cases: " + few + " stretches of text");
   app.add_flag("--far", to.far, "ask only for facts at least three quarters of the context away");
   examples::add_output_option(app, "--report", to.report, "write what was measured and kept into this HTML file");
+  app.add_option("--docs", to.docs, "where the page's link to the documentation leads");
   app.add_option("--text", to.text, "take prompts from this file instead of the held-out text");
   app.add_option("--weights", to.weights, "folder with weights.safetensors, the gates and held_out.txt");
   app.add_option("--policies", to.policies, "only these, separated by commas")->delimiter(',');

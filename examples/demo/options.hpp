@@ -19,7 +19,8 @@ struct options {
   bool quick = false;
   bool check = false;
   bool far = false;
-  std::string report;  ///< the HTML file to write; empty: none
+  std::string report;                 ///< the HTML file to write; empty: none
+  std::string docs = "docs/demo.md";  ///< where the page's link to the documentation leads
   std::string text;
   std::string weights = TINYLM_WEIGHTS_DIR;
   std::vector<std::string> policies;

@@ -23,14 +23,38 @@ void count_costs(row& to, reader const& from) {
   ++to.prompts;
 }
 
-/// True if every byte of the greedy answer is right.
-bool answers(reader& from, bytes const& answer) {
-  auto logits = from.logits();
+/// Decodes greedily until `said` has so many bytes. The last one is not read.
+void say(watcher& from, std::size_t count, bytes& said) {
+  while (said.size() < count) {
+    if (!said.empty()) from.step(said.back());
+    said.push_back(best(from.logits()));
+  }
+}
+
+/// True if every byte of the greedy answer is right. It ends at the first wrong one.
+bool answers(watcher& from, bytes const& answer, bytes& said) {
   for (std::size_t i = 0; i < answer.size(); ++i) {
-    if (best(logits) != answer[i]) return false;
-    if (i + 1 < answer.size()) logits = from.step(answer[i]);
+    say(from, i + 1, said);
+    if (said[i] != answer[i]) return false;
   }
   return true;
+}
+
+/// The page's text of a recall question, which comes with the prompt or later.
+mapped_text text_of(recall_case const& one, bool later) {
+  std::string const question(one.question.begin() + 1, one.question.end());
+  int const asks = static_cast<int>(one.question.size());
+  int const known = static_cast<int>(one.prompt.size()) + asks;
+  int const answered = static_cast<int>(one.answer.size()) - 1;  // its last byte is not read
+  mapped_text made{.name = fmt::format("{} {}, about fact {} of {}, {} bytes back", question,
+                                       later ? "asked later" : "asked in the prompt", one.asked + 1, one.facts.size(),
+                                       known - one.facts[static_cast<std::size_t>(one.asked)]),
+                   .text = one.prompt,
+                   .prompt = later ? known - asks : known,
+                   .steps = later ? asks + answered : answered};
+  made.text.insert(made.text.end(), one.question.begin(), one.question.end());
+  mark(made, one);
+  return made;
 }
 
 /// Reads the text of the full cache, and counts the bytes at which the policy would have chosen the same one.
@@ -85,7 +109,7 @@ void run::measure(std::shared_ptr<model_files const> const& files) {
   }
   for (outcome& one : outcomes) {
     for (std::size_t e = 0; e < rows_.size(); ++e) rows_[e].add(one.rows[e]);
-    if (one.map) maps_.push_back(std::move(*one.map));
+    for (mapped_text& map : one.maps) maps_.push_back(std::move(map));
     prefill_seconds_ += one.prefill_seconds;
     prefills_ += one.prefills;
   }
@@ -104,7 +128,7 @@ run::outcome run::run_case(engine& on, std::size_t which, progress& shown) const
     recall(on, *asks, which < mapped, made, shown, fmt::format("recall: question {} of {}", which + 1, with_.cases));
   } else {
     std::size_t const number = which + 1 - static_cast<std::size_t>(with_.cases);
-    continuation(on, std::get<text_case>(cases_[which]), made, shown,
+    continuation(on, std::get<text_case>(cases_[which]), number <= mapped_stretches, made, shown,
                  fmt::format("text: stretch {} of {}", number, with_.windows));
   }
   return made;
@@ -116,32 +140,51 @@ void run::recall(engine& on, recall_case const& one, bool with_map, outcome& to,
   asked.insert(asked.end(), one.question.begin(), one.question.end());
   auto const inside = read(on, asked, to);
   auto const before = read(on, one.prompt, to);
-  mapped_prompt map{.about = one, .text = asked, .kept = {}, .right = {}};
+  if (with_map) {
+    for (bool const later : {false, true}) to.maps.push_back(text_of(one, later));
+  }
   for (std::size_t e = 0; e < rows_.size(); ++e) {
     row& mine = to.rows[e];
+    auto const ask = [&](reader& from, bool is_later) {
+      mapped_text* const map = with_map ? &to.maps[is_later ? 1 : 0] : nullptr;
+      watcher watched(from, map);
+      for (std::size_t i = 0; is_later && i < one.question.size(); ++i) watched.step(one.question[i]);
+      bytes said;
+      bool const right = answers(watched, one.answer, said);
+      if (is_later && with_.windows == 0) count_costs(mine, from);
+      if (map == nullptr) return right;
+      say(watched, one.answer.size(), said);
+      map->rows.back().said = said;
+      map->rows.back().right = right;
+      return right;
+    };
     auto const in_prompt = entrants_[e].start(on, *inside, rows_[e].budget);
-    if (with_map) map.kept.push_back(keep_map(in_prompt->lanes(), with_.context));
-    map.right.push_back(answers(*in_prompt, one.answer));
-    mine.right_inside += map.right.back() ? 1 : 0;
+    mine.right_inside += ask(*in_prompt, false) ? 1 : 0;
     auto const later = entrants_[e].start(on, *before, rows_[e].budget);
-    for (std::uint8_t const byte : one.question) later->step(byte);
-    mine.right_later += answers(*later, one.answer) ? 1 : 0;
+    mine.right_later += ask(*later, true) ? 1 : 0;
     ++mine.asked;
-    if (with_.windows == 0) count_costs(mine, *later);
     shown.advance(what, rows_[e].policy);
   }
-  if (with_map) to.map = std::move(map);
 }
 
-void run::continuation(engine& on, text_case const& one, outcome& to, progress& shown, std::string const& what) const {
+void run::continuation(engine& on, text_case const& one, bool with_map, outcome& to, progress& shown,
+                       std::string const& what) const {
   auto const from = read(on, one.prompt, to);
   bytes const greedy = greedy_text(on, *from, with_.length);
+  if (with_map) {
+    to.maps.push_back({.name = fmt::format("a text without a question, and {} bytes that follow", with_.length),
+                       .text = one.prompt,
+                       .prompt = static_cast<int>(one.prompt.size()),
+                       .steps = with_.length});
+    to.maps.back().text.insert(to.maps.back().text.end(), one.continuation.begin(), one.continuation.end());
+  }
   for (std::size_t e = 0; e < rows_.size(); ++e) {
     row& mine = to.rows[e];
     auto const follows = entrants_[e].start(on, *from, rows_[e].budget);
+    watcher watched(*follows, with_map ? &to.maps.front() : nullptr);
     for (std::uint8_t const byte : one.continuation) {
-      mine.bits += tinylm::bits_of(follows->logits(), byte);
-      follows->step(byte);
+      mine.bits += tinylm::bits_of(watched.logits(), byte);
+      watched.step(byte);
     }
     mine.continued += with_.length;
     count_costs(mine, *follows);

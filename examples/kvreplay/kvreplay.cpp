@@ -165,6 +165,7 @@ void admit_by_position(options const& with, trace& of, stopwatch& whole) {
 void admit_by_head(options const& with, trace& of, stopwatch& whole) {
   auto const fields = fields_of<duo_attention_fields>(with);
   examples::expect_no_input("kvreplay", "--out", with.out, {fields.retrieval.text});
+  examples::expect_no_input("kvreplay", "--html", with.html, {fields.retrieval.text});
   head_numbers heads(fields.retrieval.text, of.shape());
   auto const policy_of = [&](group_of_layers const& group) {
     return kv::policies::duo_attention(

@@ -31,8 +31,9 @@ enum class mode { prefill, decode, turns, select, chunks, layers };
 }
 
 struct options {
-  std::string trace, policy, spec, out;
-  std::string section = "evict";  ///< of the spec: admit, select or evict
+  std::string trace, policy, spec, out, html;
+  std::string docs = "docs/kvreplay.md";  ///< where the page's link to the documentation leads
+  std::string section = "evict";          ///< of the spec: admit, select or evict
   std::vector<std::string> set, protect, no_policy;
   std::string budget, ratio, rounding, scope, floor, sinks, recent, granularity, reduce;
   std::string mode_name = "prefill", layout_name = "compact", device = examples::device_name;
@@ -72,6 +73,8 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--threads", to.threads, "threads of the decisions");
   app.add_option("--device", to.device, "cpu or cuda");
   examples::add_output_option(app, "--out", to.out, "write the results into this safetensors file");
+  examples::add_output_option(app, "--html", to.html, "write what every lane held, step by step, into this HTML file");
+  app.add_option("--docs", to.docs, "where the link of that page to the documentation leads");
   app.add_flag("--json", to.json, "print one JSON object");
 }
 
@@ -199,6 +202,10 @@ inline void settle(options& with) {
   }
   kv::expects(with.describe || !with.policy.empty(), "kvreplay", "--policy", "missing", "--list prints their names");
   examples::expect_no_input("kvreplay", "--out", with.out, {with.trace});
+  examples::expect_no_input("kvreplay", "--html", with.html, {with.trace});
+  bool const apart = with.html.empty() || with.out.empty() || !kv::same_file(with.html, with.out);
+  kv::expects(apart && (with.html.empty() || with.html != with.out), "kvreplay", "--html", with.html,
+              "the results of --out are written there");
 }
 
 /// Checks that the trace has the entries with which decoding begins.

@@ -163,6 +163,13 @@ class Capture(unittest.TestCase):
         _, metadata, _ = self.record(model)
         self.assertNotIn("rope_theta", metadata)
 
+    def test_texts_of_tokens_are_metadata(self):
+        _, metadata, _ = self.record(model_of("Llama"))
+        self.assertNotIn("token_texts", metadata)
+        texts = [f" {token}\n" for token in self.tokens]
+        _, metadata, _ = self.record(model_of("Llama"), texts=texts)
+        self.assertEqual(json.loads(metadata["token_texts"]), texts)
+
     def test_recent_rows_and_other_types(self):
         model = model_of("Llama")
         whole, _, _ = self.record(model)

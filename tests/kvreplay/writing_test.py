@@ -232,6 +232,16 @@ class Writing(unittest.TestCase):
             self.assertEqual(run.end(number), -number)
             self.assertEqual(self.files(), before)
 
+    def test_a_signal_removes_results_and_page(self):
+        page = self.folder / "page.html"
+        before = self.files()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            run = Blocked(self.trace, *KNORM, "--out", self.out, "--html", page)
+            first = run.wait_for_another_file(self.folder, {self.trace.name})
+            run.wait_for_another_file(self.folder, {self.trace.name, first})
+            self.assertEqual(run.end(number), -number)
+            self.assertEqual(self.files(), before)
+
     def test_a_reader_of_the_output_that_goes_away_leaves_what_was_there(self):
         self.out.write_bytes(b"old")
         before = self.files()

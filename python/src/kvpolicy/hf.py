@@ -253,6 +253,17 @@ class Eviction:
             self._in_prefill = False
         self._decide_pending()
 
+    def positions(self, cache: DynamicCache, sequence: int = 0) -> list[np.ndarray]:
+        """The positions that each lane of a sequence holds, ascending: layer by layer of those that are cut, head by head.
+
+        The cache is one that was used inside of this block.
+        """
+        record = _records.get(cache, {}).get(self._known_as)
+        expects(record is not None, "cache", "one without a record", f"the positions under {self.policy} are known of caches that it has read")
+        assert record is not None
+        lanes = [lane for place in range(len(self._layers.cut)) for lane in record.evictor.positions(place)[sequence]]
+        return [lane[lane >= 0] for lane in lanes]
+
     def _decide_pending(self) -> None:
         if self._pending is not None:
             pending, self._pending = self._pending, None
