@@ -160,6 +160,28 @@ def test_positions_are_known_of_caches_that_the_block_has_read():
         assert all(len(one) == 21 and one[-1] == 50 for one in eviction.positions(cache))
 
 
+def test_layers_that_are_not_cut_count_in_memory_only():
+    """Of a model with sliding windows the page shows the full layers; lanes of unequal lengths and admissions are shown, too."""
+    torch.manual_seed(0)
+    config = transformers.Gemma3TextConfig(vocab_size=256, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8, sliding_window=16,
+                                           layer_types=["sliding_attention", "full_attention", "full_attention"], intermediate_size=48, max_position_embeddings=2048,
+                                           pad_token_id=0, bos_token_id=1, eos_token_id=None)
+    model = transformers.Gemma3ForCausalLM._from_config(config, attn_implementation="sdpa").eval()
+    numbers = lambda fresh: fresh.keys.float().sum(dim=-1)
+    rows = rows_of(["snapkv(window=8) | budget(64, scope=layer)", "admit: carried(name=sum) | window(8) | at_least(0)"], ["1/8"], CONTEXT, {"carried": numbers})
+    made = Evaluation(model, Bytes(), rows, TEXT, context=CONTEXT, questions=1, stretches=1, length=LENGTH)
+    made.run()
+    data = data_of(made.page())
+    assert (data["layers"], data["heads"], [row["budget"] for row in data["rows"]]) == (2, 2, ["all", "own", "own"])
+    text = data["texts"][0]
+    counts = held(text, 1, 0).sum(axis=1)
+    assert counts[:2].sum() == counts[2:].sum() == 2 * 64 and len(set(counts)) > 1
+    for lane in held(text, 2, len(text["arrived"]) - 1):  # the window, and some of the older ones
+        assert lane[-8:].all() and 0 < lane[:-8].sum() < len(lane) - 8
+    assert made.rows[0].memory == [2 * 2 * 8 * 4 * (2 * (CONTEXT + LENGTH) + 15)]  # keys and values, heads, channels, float32; a window keeps one less
+    assert made.rows[1].memory[0] < made.rows[0].memory[0]
+
+
 def test_what_it_advises_follows_from_the_intervals():
     rows = rows_of(["snapkv", "streaming_llm"], ["1/8"], CONTEXT)
     made = Evaluation(small_model(), Bytes(), rows, TEXT, context=CONTEXT, questions=0, stretches=0, length=LENGTH)
