@@ -34,10 +34,10 @@ inline int heads_to_rows(std::byte const* from, std::int64_t step, int count, fl
       };
       each<4>([&](auto i) KVPOLICY_INLINED {
         if constexpr (Element == codec::f32) {
-          store_raw(column[i], h + i);
+          put(column[i], h + i);
         } else {
-          store_raw(even_bf16(raw_bits(column[i])), 2 * i);
-          store_raw(odd_bf16(raw_bits(column[i])), 2 * i + 1);
+          put(even_bf16(raw_bits(column[i])), 2 * i);
+          put(odd_bf16(raw_bits(column[i])), 2 * i + 1);
         }
       });
     }
