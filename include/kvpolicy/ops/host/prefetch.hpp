@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <kvpolicy/core/config.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -14,7 +14,7 @@ inline constexpr int floats_of_a_line = 16;
 /// around it. Compilers put prefetches next to one another, and reads then wait for all of them: a pass over memory
 /// takes up to half as long again.
 template <int Locality = 2>
-[[gnu::always_inline]] inline void prefetch_here(std::byte const* line) {
+KVPOLICY_OP void prefetch_here(std::byte const* line) {
   __asm__ __volatile__("" ::: "memory");
   __builtin_prefetch(line, 0, Locality);
   __asm__ __volatile__("" ::: "memory");
@@ -25,7 +25,7 @@ template <int Locality = 2>
 inline constexpr std::uintptr_t bytes_ahead = 8192;
 
 /// Prefetches the line that a stream reads `bytes_ahead` after this one. It may be behind the stream's end.
-[[gnu::always_inline]] inline void prefetch_stream(void const* now) {
+KVPOLICY_OP void prefetch_stream(void const* now) {
   prefetch_here(reinterpret_cast<std::byte const*>(reinterpret_cast<std::uintptr_t>(now) + bytes_ahead));
 }
 
@@ -36,14 +36,14 @@ inline constexpr std::uintptr_t bytes_ahead = 8192;
 template <int Step>
 class step_ahead {
  public:
-  [[gnu::always_inline]] inline step_ahead(void const* const* keys, int bytes, float const* out, int floats)
+  KVPOLICY_OP step_ahead(void const* const* keys, int bytes, float const* out, int floats)
       : key_(keys + Step), bytes_(bytes), rounds_((bytes + line - 1) / line), out_(out), end_(out + floats) {
     each_ = (floats + rounds_ - 1) / rounds_;
     if (key_[0] == key_[1]) rounds_ = 0;  // the rows of a tile are all that there is, and are in the cache
   }
 
   /// Is called once per line of the keys. Later passes over the same keys have nothing left to fetch.
-  [[gnu::always_inline]] inline void fetch() {
+  KVPOLICY_OP void fetch() {
     if (rounds_ == 0) return;
     --rounds_;
     for (int i = 0; i < Step; ++i) {
@@ -76,7 +76,7 @@ struct tile_ahead {
   void const* const* key;
   int bytes;
   int at = 0;
-  [[gnu::always_inline]] inline void fetch() {
+  KVPOLICY_OP void fetch() {
     prefetch_here(static_cast<std::byte const*>(*key) + at);
     at += 64;
     key += at >= bytes ? 1 : 0;
@@ -94,7 +94,7 @@ struct row_ahead {
   row_ahead(float const* row, int count)
       : next(reinterpret_cast<std::byte const*>(row)), end(reinterpret_cast<std::byte const*>(row + count)) {}
 
-  [[gnu::always_inline]] inline void fetch() {
+  KVPOLICY_OP void fetch() {
     __builtin_prefetch(next, 0, 2);
     next += next < end ? 64 : 0;
   }

@@ -16,6 +16,9 @@
 #define KVPOLICY_VECTORIZED
 #endif
 
+/// Before the type of a function that is inlined everywhere: an operation of vectors, or a part of a kernel.
+#define KVPOLICY_OP [[gnu::always_inline]] inline
+
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// Vectors of `Width` floats and of as many integers or doubles. `get` and `put` read and write memory at any address.
@@ -35,14 +38,14 @@ struct [[gnu::packed, gnu::may_alias]] anywhere {
 };
 
 template <class Vector>
-[[gnu::always_inline]] inline void get(Vector& to, void const* from) {
+KVPOLICY_OP void get(Vector& to, void const* from) {
   to = static_cast<anywhere<Vector> const*>(from)->value;
 }
 
 /// Keeps numbers that more than one operation uses in a register. g++ else reads them from memory again for each of
 /// these, and a processor reads fewer whole cache lines in a cycle than it has operations for them.
 template <class Vector>
-[[gnu::always_inline]] inline void once(Vector& read) {
+KVPOLICY_OP void once(Vector& read) {
 #if defined(__x86_64__) && !defined(__clang__) && !defined(__CUDACC__)
   asm("" : "+v"(read));
 #else
@@ -51,7 +54,7 @@ template <class Vector>
 }
 
 template <class Vector>
-[[gnu::always_inline]] inline void put(Vector const& from, void* to) {
+KVPOLICY_OP void put(Vector const& from, void* to) {
   static_cast<anywhere<Vector>*>(to)->value = from;
 }
 

@@ -7,8 +7,8 @@ struct channels {
 
 /// The bounds of `Vectors` vectors of channels from d on, so that as many cache lines of a row are read together.
 template <int Vectors, class Number, int Channels>
-[[gnu::always_inline]] inline void bound_channels(std::byte const* const* rows, int count, int d, bool overwrite,
-                                                  Number* high, Number* low) {
+KVPOLICY_OP void bound_channels(std::byte const* const* rows, int count, int d, bool overwrite, Number* high,
+                                Number* low) {
   using numbers = typename channels<Number, Channels>::numbers;
   constexpr Number magnitude = std::numeric_limits<Number>::max();
   numbers most[static_cast<std::size_t>(Vectors)], least[static_cast<std::size_t>(Vectors)];

@@ -3,8 +3,8 @@
 /// For each number d of the rows: end(d, combine(... combine(begin(d), rows[0][d]) ..., rows[count - 1][d])). Four
 /// vectors at a time hide the latency of combining.
 template <codec Element, class Begin, class Combine, class End>
-[[gnu::always_inline]] inline void combine_rows(std::byte const* const* rows, std::byte const* const* ahead, int count,
-                                                int dims, Begin const& begin, Combine const& combine, End const& end) {
+KVPOLICY_OP void combine_rows(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims,
+                              Begin const& begin, Combine const& combine, End const& end) {
   constexpr int block = 4 * width;
   constexpr std::ptrdiff_t bytes = bytes_of(Element);
   int d = 0;

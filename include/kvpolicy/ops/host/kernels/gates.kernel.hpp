@@ -25,7 +25,7 @@ inline void activate(float* row, int units, float const* bias) {
 inline constexpr int columns_ahead = 192;  ///< how far weights are prefetched: that many floats of sixteen units
 
 /// Prefetches the lines of all units that are read `columns_ahead` columns after column `c`.
-[[gnu::always_inline]] inline void fetch_ahead(unit_weights const& weights, int c) {
+KVPOLICY_OP void fetch_ahead(unit_weights const& weights, int c) {
   int const ahead = c + columns_ahead;
   float const* const at = ahead < weights.columns ? weights.of_unit + ahead : weights.next + (ahead - weights.columns);
   for (int u = 0; u < unit_weights::units; ++u) __builtin_prefetch(at + u * weights.stride, 0, 3);

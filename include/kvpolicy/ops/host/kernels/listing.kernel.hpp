@@ -4,7 +4,7 @@
 /// listed then. Nothing is written from the place `end` of the list on. `Vector` is `ints`, a parameter so that a
 /// compiler does not look for operations that it lacks.
 template <class Vector>
-[[gnu::always_inline]] inline int list_word(Vector kind, std::uint32_t word, int e, int at, int end, int* to) {
+KVPOLICY_OP int list_word(Vector kind, std::uint32_t word, int e, int at, int end, int* to) {
   if constexpr (has_integers) {
     auto ordinals = counting_as(kind, e);
     for (int i = 0; i < 32; i += width, word >>= width) {
@@ -21,7 +21,7 @@ template <class Vector>
 }
 
 /// The bits of the rows from r on whose number is not below `least`. Rows behind the last one have none.
-[[gnu::always_inline]] inline std::uint32_t counting_rows(int const* numbers, int count, int least, int r) {
+KVPOLICY_OP std::uint32_t counting_rows(int const* numbers, int count, int least, int r) {
   if (r + 32 <= count) return ~signs_of(numbers + r, least);
   int rest[32];
   for (int i = 0; i < 32; ++i) rest[i] = r + i < count ? numbers[r + i] : least - 1;

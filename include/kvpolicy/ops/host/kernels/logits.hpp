@@ -89,9 +89,7 @@ namespace KVPOLICY_NAMESPACE::detail::avx512_bf16 {
 #include <kvpolicy/ops/host/simd/avx512.kernel.hpp>
 #include <kvpolicy/ops/host/simd/avx512_bf16.kernel.hpp>
 // Then what is written over them.
-#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
-// Then functions of floats.
-#include <kvpolicy/ops/host/simd/math.kernel.hpp>
+#include <kvpolicy/ops/host/simd/common.kernel.hpp>
 // Then the kernels, and the products of pairs.
 #include <kvpolicy/ops/host/kernels/logits.kernel.hpp>
 // After the products that they are made of.

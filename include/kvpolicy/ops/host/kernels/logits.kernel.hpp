@@ -3,13 +3,11 @@
 /// Products of floats. `bytes` are those of a number of a key.
 struct of_floats {
   static constexpr int bytes = 4;
-  [[gnu::always_inline]] static inline floats add(floats sums, floats key, floats rows) {
-    return mul_add(key, rows, sums);
-  }
+  KVPOLICY_OP static floats add(floats sums, floats key, floats rows) { return mul_add(key, rows, sums); }
 };
 
 /// A float, or a pair of bf16, at any address.
-[[gnu::always_inline]] inline float unit_at(std::byte const* from) {
+KVPOLICY_OP float unit_at(std::byte const* from) {
   float made;
   std::memcpy(&made, from, sizeof made);
   return made;
@@ -18,8 +16,8 @@ struct of_floats {
 /// Multiplies `Step` keys, of which the first `there` are stored, and `Part` vectors of rows at once, so that their
 /// sums stay in registers. A key has `units` floats or pairs.
 template <class Product, int Rows, int Step, int Part>
-[[gnu::always_inline]] inline void multiply(void const* const* keys, int there, int units, float const* packed,
-                                            float scale, step_ahead<Step>& next, float* out) {
+KVPOLICY_OP void multiply(void const* const* keys, int there, int units, float const* packed, float scale,
+                          step_ahead<Step>& next, float* out) {
   std::byte const* key[static_cast<std::size_t>(Step)];
   for (int k = 0; k < Step; ++k) key[k] = static_cast<std::byte const*>(keys[k]);
   floats sums[static_cast<std::size_t>(Step * Part)];
@@ -44,8 +42,8 @@ template <class Product, int Rows, int Step, int Part>
 /// True if twelve keys follow one another in memory, and then it multiplies them. Their addresses are four and a
 /// distance, which leaves registers for those of prefetches: these have no branch then, and stand between the products.
 template <class Product, int Rows>
-[[gnu::always_inline]] inline bool multiply_adjacent(void const* const* keys, std::ptrdiff_t bytes, float const* packed,
-                                                     float scale, float* out) {
+KVPOLICY_OP bool multiply_adjacent(void const* const* keys, std::ptrdiff_t bytes, float const* packed, float scale,
+                                   float* out) {
   constexpr int part = Rows / width;
   auto const at = [&](int k) KVPOLICY_INLINED { return static_cast<std::byte const*>(keys[k]); };
   std::intptr_t odd = 0;
@@ -112,7 +110,7 @@ constexpr auto columns_of = multiply_columns < Product,
 
 /// `From` is an address, a parameter so that a compiler does not look for operations that it lacks.
 template <codec Element, class From>
-[[gnu::always_inline]] inline floats load_elements(From from) {
+KVPOLICY_OP floats load_elements(From from) {
   if constexpr (Element == codec::f16) {
     return load_f16(from);
   } else if constexpr (Element == codec::bf16) {

@@ -4,9 +4,9 @@
 struct every_score {
   float const* scores;
 
-  [[gnu::always_inline]] inline floats load(int e) const { return load_once(scores + e); }
-  [[gnu::always_inline]] inline float at(int e) const { return scores[e]; }
-  [[gnu::always_inline]] inline void prefetch(int e) const { __builtin_prefetch(scores + e, 0, 3); }
+  KVPOLICY_OP floats load(int e) const { return load_once(scores + e); }
+  KVPOLICY_OP float at(int e) const { return scores[e]; }
+  KVPOLICY_OP void prefetch(int e) const { __builtin_prefetch(scores + e, 0, 3); }
 };
 
 /// The scores of entries whose positions are in a range, and infinity for the others.
@@ -15,15 +15,13 @@ struct scores_inside {
   int const* position;
   position_range positions;
 
-  [[gnu::always_inline]] inline floats load(int e) const {
+  KVPOLICY_OP floats load(int e) const {
     ints const at = load_as(ints{}, position + e);
     mask const outside = (same_as(at, positions.low) > at) | !(same_as(at, positions.high) > at);
     return choose(outside, repeated(__builtin_inff()), load_once(scores + e));
   }
-  [[gnu::always_inline]] inline float at(int e) const {
-    return positions.has(position[e]) ? scores[e] : __builtin_inff();
-  }
-  [[gnu::always_inline]] inline void prefetch(int e) const {
+  KVPOLICY_OP float at(int e) const { return positions.has(position[e]) ? scores[e] : __builtin_inff(); }
+  KVPOLICY_OP void prefetch(int e) const {
     __builtin_prefetch(scores + e, 0, 3);
     __builtin_prefetch(position + e, 0, 3);
   }
@@ -39,7 +37,7 @@ struct lowest_score {
 
 /// The lowest of each column of `Vectors` vectors from entry e on: entry e + i is in column i mod `width`.
 template <int Vectors, class Scores>
-[[gnu::always_inline]] inline floats lowest_of_columns(Scores const& scores, int e, mask& nan) {
+KVPOLICY_OP floats lowest_of_columns(Scores const& scores, int e, mask& nan) {
   if constexpr (Vectors == 1) {
     floats const some = scores.load(e);
     nan = nan | unordered(some, some);
@@ -56,7 +54,7 @@ template <int Vectors, class Scores>
 
 /// The same of fewer entries than a vector has.
 template <class Scores>
-[[gnu::always_inline]] inline lowest_score lowest_of_few(Scores const& scores, int count) {
+KVPOLICY_OP lowest_score lowest_of_few(Scores const& scores, int count) {
   lowest_score found{__builtin_inff(), -1, false, false};
   for (int e = 0; e < count; ++e) {
     float const score = scores.at(e);
@@ -71,7 +69,7 @@ template <class Scores>
 /// that lies in two of them is read twice; vectors before the first block and behind the last one are blocks, too, and
 /// may have entries of their neighbours.
 template <class Scores>
-[[gnu::always_inline]] inline lowest_score lowest_in(Scores const& scores, int count) {
+KVPOLICY_OP lowest_score lowest_in(Scores const& scores, int count) {
   constexpr int vectors = 16, block = vectors * width;
   constexpr int ahead = 1024;  // entries: behind a short row the row of the next lane begins
   if (count < width) return lowest_of_few(scores, count);
@@ -118,8 +116,8 @@ inline int last_lowest(float const* scores, int count, std::int64_t* nan) {
 }
 
 /// The entry of the highest position in a range whose score is `value`, or -1.
-[[gnu::always_inline]] inline int newest_equal(float const* scores, int const* position, int count,
-                                               position_range positions, float value) {
+KVPOLICY_OP int newest_equal(float const* scores, int const* position, int count, position_range positions,
+                             float value) {
   int found = -1;
   auto const note = [&](int e) KVPOLICY_INLINED {
     bool const equal = scores[e] == value && positions.has(position[e]);

@@ -5,7 +5,7 @@ constexpr int narrow_vectors = narrow_sums_of_a_norm / width;  ///< of floats, w
 
 /// Adds all partial sums: the upper half to the lower one, until one is left.
 template <std::size_t N>
-[[gnu::always_inline]] inline double total(doubles const (&sum)[N]) {
+KVPOLICY_OP double total(doubles const (&sum)[N]) {
   if constexpr (N == 1) {
     return add_lanes(sum[0]);
   } else {
@@ -17,11 +17,11 @@ template <std::size_t N>
 
 /// Adds the squares of sixteen floats. Element d of a row is in partial sum d mod 16.
 template <class From>
-[[gnu::always_inline]] inline void add_floats(From from, doubles (&sum)[sum_vectors]) {
+KVPOLICY_OP void add_floats(From from, doubles (&sum)[sum_vectors]) {
   each<sum_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = add_square(load_widened(from + 2 * width * i), sum[i]); });
 }
 
-[[gnu::always_inline]] inline double sum_of_floats(std::byte const* row, std::byte const* ahead, int dims) {
+KVPOLICY_OP double sum_of_floats(std::byte const* row, std::byte const* ahead, int dims) {
   doubles sum[sum_vectors];
   each<sum_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = no_doubles(); });
   int at = 0;
@@ -43,7 +43,7 @@ constexpr bool in_order = Element == codec::f16 && has_f16;
 
 /// Adds the squares of 64 elements.
 template <codec Element, class From>
-[[gnu::always_inline]] inline void add_narrow(From from, floats (&sum)[narrow_vectors]) {
+KVPOLICY_OP void add_narrow(From from, floats (&sum)[narrow_vectors]) {
   constexpr int half = narrow_vectors / 2;
   if constexpr (in_order<Element>) {
     each<narrow_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = add_square(load_f16(from + 2 * width * i), sum[i]); });
@@ -63,7 +63,7 @@ template <codec Element, class From>
 
 /// Of the 64 partial sums four are added at a time in float, first neighbours, and the sixteen that are left in double.
 template <codec Element>
-[[gnu::always_inline]] inline double sum_of_narrow(std::byte const* row, std::byte const* ahead, int dims) {
+KVPOLICY_OP double sum_of_narrow(std::byte const* row, std::byte const* ahead, int dims) {
   constexpr int half = narrow_vectors / 2;
   floats sum[narrow_vectors], two[half];
   each<narrow_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = no_floats(); });

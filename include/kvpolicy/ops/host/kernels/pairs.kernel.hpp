@@ -2,9 +2,7 @@
 
 struct of_pairs {
   static constexpr int bytes = 2;
-  [[gnu::always_inline]] static inline floats add(floats sums, floats key, floats rows) {
-    return add_product_of_pairs(sums, key, rows);
-  }
+  KVPOLICY_OP static floats add(floats sums, floats key, floats rows) { return add_product_of_pairs(sums, key, rows); }
 };
 
 template <int Rows>

@@ -4,7 +4,7 @@ constexpr int vectors_of_a_pool = 4;
 constexpr int scores_of_a_pool = vectors_of_a_pool * width;
 
 /// True if one of these scores and the `reach` behind them is NaN.
-[[gnu::always_inline]] inline bool has_nan(float const* first, int reach) {
+KVPOLICY_OP bool has_nan(float const* first, int reach) {
   bool found = false;
   for (int at = 0; at < reach + scores_of_a_pool; at += scores_of_a_pool) {
     float const* const some = first + (at < reach ? at : reach);

@@ -4,7 +4,7 @@ constexpr int units_of_a_block = hidden_tile::block;
 constexpr int vectors_of_a_block = units_of_a_block / width;
 
 /// erf(x / sqrt 2) = above / below, a rational function of Eigen's and XLA's. Behind |x| = 4 sqrt 2 it is 1 or -1.
-[[gnu::always_inline]] inline void erf_of_gelu(floats x, floats& above, floats& below) {
+KVPOLICY_OP void erf_of_gelu(floats x, floats& above, floats& below) {
   floats z = x * repeated(0.70710678f);
   z = choose(z < repeated(-4), repeated(-4), z);
   z = choose(repeated(4) < z, repeated(4), z);
@@ -23,7 +23,7 @@ constexpr int vectors_of_a_block = units_of_a_block / width;
 }
 
 /// x (1 + erf(x / sqrt 2)) / 2 of two vectors, to 3e-7 |x|. One division serves both.
-[[gnu::always_inline]] inline void gelu(floats& x, floats& y) {
+KVPOLICY_OP void gelu(floats& x, floats& y) {
   floats x_above, x_below, y_above, y_below;
   erf_of_gelu(x, x_above, x_below);
   erf_of_gelu(y, y_above, y_below);
@@ -51,13 +51,13 @@ inline void perceive(hidden_tile const& tile, float* out) {
 }
 
 /// The largest of a row of 32 logits and `least`.
-[[gnu::always_inline]] inline float largest_of(float const* row, float least) {
+KVPOLICY_OP float largest_of(float const* row, float least) {
   floats largest = repeated(least);
   for (int i = 0; i < units_of_a_block; i += width) largest = larger(load_floats(row + i), largest);
   return highest(largest);
 }
 /// Replaces each logit of a row by e^(logit - row_max), and returns their sum.
-[[gnu::always_inline]] inline float exp_row(float* row, float row_max) {
+KVPOLICY_OP float exp_row(float* row, float row_max) {
   floats total = no_floats();
   for (int i = 0; i < units_of_a_block; i += width) {
     floats const value = exp_of_negative(load_floats(row + i) - repeated(row_max));

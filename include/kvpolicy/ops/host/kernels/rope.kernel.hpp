@@ -2,7 +2,7 @@
 
 /// Turns (x, y) by the angle with this cosine and sine.
 template <class Number>
-[[gnu::always_inline]] inline void turn_pairs(Number& x, Number& y, Number cosine, Number sine) {
+KVPOLICY_OP void turn_pairs(Number& x, Number& y, Number cosine, Number sine) {
   Number const turned = product(x, cosine) - product(y, sine);
   y = product(y, cosine) + product(x, sine);
   x = turned;

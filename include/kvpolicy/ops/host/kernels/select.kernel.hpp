@@ -19,7 +19,7 @@ inline bracket_counts bracket(float const* scores, int count, float low, float h
 
 /// Returns the lowest `ties` of the set bits, and reduces `ties` by their number.
 template <class Vector>
-[[gnu::always_inline]] inline unsigned take_ties(Vector kind, unsigned equal, int& ties) {
+KVPOLICY_OP unsigned take_ties(Vector kind, unsigned equal, int& ties) {
   int const there = count_bits(kind, equal);
   if (there <= ties) {
     ties -= there;

@@ -2,7 +2,7 @@
 
 /// True if the test holds for any entry.
 template <class Test>
-[[gnu::always_inline]] inline bool any_of(int count, Test const& test) {
+KVPOLICY_OP bool any_of(int count, Test const& test) {
   int e = 0;
   bool found = false;
   if constexpr (has_integers) {
@@ -35,7 +35,7 @@ inline bool ascends(int const* numbers, int count) {
 
 /// True if positions count up. A map then has what belongs to them side by side.
 template <class Ints>
-[[gnu::always_inline]] inline bool is_run(Ints positions, int first) {
+KVPOLICY_OP bool is_run(Ints positions, int first) {
   return !any(!(positions == counting_as(positions, first)));
 }
 

@@ -9,12 +9,12 @@ constexpr int entries = Rows < width ? width / Rows : 1;  ///< of a vector
 
 /// Numbers of a column's rows, for each entry of a vector.
 template <int Rows>
-[[gnu::always_inline]] inline floats load_rows(float const* rows, int column) {
+KVPOLICY_OP floats load_rows(float const* rows, int column) {
   if constexpr (entries<Rows> > 1) return repeated_four(rows);
   return load_floats(rows + column * width);
 }
 template <int Rows>
-[[gnu::always_inline]] inline void store_rows(floats some, float* rows, int column) {
+KVPOLICY_OP void store_rows(floats some, float* rows, int column) {
   if constexpr (entries<Rows> > 1) {
     put(quarter<0>(some).of, rows);
   } else {
@@ -22,13 +22,13 @@ template <int Rows>
   }
 }
 template <int Rows>
-[[gnu::always_inline]] inline float* values_at(float* values, int e, int column) {
+KVPOLICY_OP float* values_at(float* values, int e, int column) {
   return values + std::ptrdiff_t{e} * Rows + column * width;
 }
 
 /// What a vector of entries from e on is compared with: a row sees an entry if its limit is above e.
 template <int Rows>
-[[gnu::always_inline]] inline ints limits(block_view const& block, int column) {
+KVPOLICY_OP ints limits(block_view const& block, int column) {
   int limit[width];
   for (int i = 0; i < width; ++i) {
     int const seen = block.seen[column * width + i % Rows] - block.first;
@@ -39,14 +39,14 @@ template <int Rows>
 
 /// e^x for x that is at most 0. Blocks of few rows round x / ln 2 alike on all instruction sets.
 template <int Rows>
-[[gnu::always_inline]] inline floats exp_of_shifted(floats x) {
+KVPOLICY_OP floats exp_of_shifted(floats x) {
   if constexpr (has_scaling && Rows > few_rows) return exp_by(x, nearest_turns(x));
   return exp_of_negative(x);
 }
 
 /// The highest of a column's logits and of `before`. `All` says that its rows see every entry.
 template <int Rows, bool All>
-[[gnu::always_inline]] inline floats highest_of_column(block_view const& block, int column, ints limit, floats before) {
+KVPOLICY_OP floats highest_of_column(block_view const& block, int column, ints limit, floats before) {
   constexpr int step = entries<Rows>;
   floats most[4];  // one alone would make each maximum wait for the one before it
   each<4>([&](auto i) KVPOLICY_INLINED { most[i] = before; });
@@ -67,8 +67,7 @@ template <int Rows, bool All>
 
 /// Advances a column.
 template <int Rows, bool All>
-[[gnu::always_inline]] inline void advance_column(block_view const& block, int column, ints limit, float* row_max,
-                                                  float* sum) {
+KVPOLICY_OP void advance_column(block_view const& block, int column, ints limit, float* row_max, float* sum) {
   constexpr int step = entries<Rows>;
   floats const before = load_rows<Rows>(row_max, column);
   floats const now = highest_of_column<Rows, All>(block, column, limit, before);
@@ -148,7 +147,7 @@ inline void normalise(block_view const& block, float const* lse) {
 
 /// Calls f(e, part) for the entries of each vector, where part(column) is the probabilities of a column's rows.
 template <int Rows, class F>
-[[gnu::always_inline]] inline void for_probabilities(block_view const& block, F const& f) {
+KVPOLICY_OP void for_probabilities(block_view const& block, F const& f) {
   ints limit[columns<Rows>];
   floats scale[columns<Rows>];
   each<columns<Rows>>([&](auto c) KVPOLICY_INLINED {
@@ -164,7 +163,7 @@ template <int Rows, class F>
 
 /// The sum of two numbers, or the higher one.
 template <bool Maximum, class T>
-[[gnu::always_inline]] inline T combined(T a, T b) {
+KVPOLICY_OP T combined(T a, T b) {
   if constexpr (!Maximum) {
     return a + b;
   } else if constexpr (std::is_same_v<T, float>) {

@@ -85,7 +85,7 @@ struct one_mask {
 constexpr int lanes_of(one_int) { return 1; }
 inline void fetch(one_int, void const*) {}  // one entry after another needs no prefetch
 template <class Vector>
-[[gnu::always_inline]] inline void fetch(Vector const&, void const* line) {
+KVPOLICY_OP void fetch(Vector const&, void const* line) {
   __builtin_prefetch(line);
 }
 inline one_int load_as(one_int, int const* from) { return {*from}; }
@@ -115,7 +115,7 @@ inline void pack(one_int some, one_mask which, int more, bool room, int* to) {
 inline unsigned bits_of(one_mask of) { return static_cast<unsigned>(of.of); }
 inline int count_bits(one_int, unsigned bits) { return static_cast<int>(bits); }
 template <class Vector>
-[[gnu::always_inline]] inline int count_bits(Vector const&, unsigned bits) {
+KVPOLICY_OP int count_bits(Vector const&, unsigned bits) {
   return __builtin_popcount(bits);
 }
 
@@ -157,9 +157,7 @@ inline constexpr places_of_bits places{};
 namespace portable {
 #include <kvpolicy/ops/host/simd/portable.kernel.hpp>
 // Then what is written over them.
-#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
-// Then functions of floats.
-#include <kvpolicy/ops/host/simd/math.kernel.hpp>
+#include <kvpolicy/ops/host/simd/common.kernel.hpp>
 }  // namespace portable
 #if defined(__x86_64__)
 
@@ -167,9 +165,7 @@ KVPOLICY_BEGIN_REGION(KVPOLICY_AVX2)
 namespace avx2 {
 #include <kvpolicy/ops/host/simd/avx2.kernel.hpp>
 // Then what is written over them.
-#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
-// Then functions of floats.
-#include <kvpolicy/ops/host/simd/math.kernel.hpp>
+#include <kvpolicy/ops/host/simd/common.kernel.hpp>
 }  // namespace avx2
 KVPOLICY_END_REGION
 
@@ -177,9 +173,7 @@ KVPOLICY_BEGIN_REGION(KVPOLICY_AVX512)
 namespace avx512 {
 #include <kvpolicy/ops/host/simd/avx512.kernel.hpp>
 // Then what is written over them.
-#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
-// Then functions of floats.
-#include <kvpolicy/ops/host/simd/math.kernel.hpp>
+#include <kvpolicy/ops/host/simd/common.kernel.hpp>
 }  // namespace avx512
 KVPOLICY_END_REGION
 
