@@ -2,6 +2,7 @@
 
 add_library(kvpolicy_dev INTERFACE)
 target_link_libraries(kvpolicy_dev INTERFACE kvpolicy::kvpolicy)
+target_link_libraries(kvpolicy_kernels PRIVATE kvpolicy_dev)
 target_compile_options(
   kvpolicy_dev INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wsign-conversion;-Wshadow>
                          $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${KVPOLICY_WERROR}>>:-Werror>)

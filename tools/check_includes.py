@@ -187,27 +187,6 @@ def check_leftovers(root):
                     yield f"{path.relative_to(root)}:{number}: {match.group()}: finish it or write it down elsewhere"
 
 
-# Declarations of verbs that the library kvpolicy::compiled defines.
-COMPILED = {"compiled.hpp", "compiled_entries.hpp"}
-
-
-def check_compiled(root):
-    """src/verbs.cpp makes the compiler write down every function that these headers declare, and no other."""
-    source = root / "src" / "verbs.cpp"
-    written = set(re.findall(r"&implementation<ops::(\w+), host>::(\w+)", source.read_text(encoding="utf-8") if source.is_file() else ""))
-    declared = {}
-    for name in sorted(COMPILED):
-        header = root / LIBRARY / "ops" / "host" / name
-        text = header.read_text(encoding="utf-8") if header.is_file() else ""
-        for match in re.finditer(r"^struct implementation<ops::(\w+), host> \{\n(.*?)^\};", text, re.MULTILINE | re.DOTALL):
-            for function in re.findall(r"^  static [\w:]+ (\w+)\([^{;]*;", match.group(2), re.MULTILINE):
-                declared[match.group(1), function] = header
-    for verb, function in sorted(declared.keys() - written):
-        yield f"{declared[verb, function].relative_to(root)}:1: '{verb}::{function}' is declared, but src/verbs.cpp does not list it"
-    for verb, function in sorted(written - declared.keys()):
-        yield f"{source.relative_to(root)}:1: '{verb}::{function}' is listed, but no compiled header of ops/host declares it"
-
-
 # Kernels serve verbs; none says whose.
 POLICY = re.compile(r"\b(snapkv|h2o|tova|knorm|intent_?kv|trim_?kv|wg_?kv|quest|streaming_?llm|duo_?attention)\b", re.IGNORECASE)
 
@@ -223,7 +202,7 @@ def check_backends(root):
     has = {}
     for room, backend in (("host", "host"), ("cuda", "Backend")):
         folder = root / LIBRARY / "ops" / room
-        texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.hpp")) if path.name not in COMPILED}
+        texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.hpp"))}
         has[room] = {verb: path for path, text in texts.items() for verb in re.findall(rf"struct implementation<ops::(\w+), {backend}>", text)}
         for path, text in texts.items() if room == "cuda" else ():
             for number, line in enumerate(text.split("\n"), 1):
@@ -250,7 +229,7 @@ def check_promises(root):
             if not promised.is_file():
                 yield f"{shown}:1: there is no such header, but {contract.relative_to(root)} declares verbs"
                 continue
-            text = "".join(path.read_text(encoding="utf-8") for path in reached(root, promised) if path.name not in COMPILED)
+            text = "".join(path.read_text(encoding="utf-8") for path in reached(root, promised))
             for verb in verbs:
                 if not re.search(rf"struct implementation<(ops::)?{verb}, {backend}>", text):
                     yield f"{shown}:1: does not provide '{verb}', which {contract.relative_to(root)} declares"
@@ -294,7 +273,7 @@ def reached(root, header):
 
 
 def check(root):
-    checks = (check_headers, check_reference, check_backends, check_promises, check_compiled, check_contracts, check_leftovers)
+    checks = (check_headers, check_reference, check_backends, check_promises, check_contracts, check_leftovers)
     return [violation for each in checks for violation in each(root)]
 
 
@@ -344,8 +323,6 @@ PLANTED = [
     ("include/kvpolicy/ops/cuda/map.cuh", "#include <Eigen/Core>\n", ":1: a .cuh may not include Eigen"),
     ("include/kvpolicy/ops/host/fold.hpp", "struct implementation<ops::fold_t, host> {\n", ":1: 'fold_t' has no implementation in ops/cuda"),
     ("include/kvpolicy/ops/cuda/fold.hpp", "struct implementation<ops::fold_t, Backend> {\n", ":1: 'fold_t' has no implementation in ops/host"),
-    ("include/kvpolicy/ops/host/compiled.hpp", "struct implementation<ops::sort_t, host> {\n  static void run(int a,\n                  int b);\n};\n", ":1: 'sort_t::run' is declared, but src/verbs.cpp"),
-    ("src/verbs.cpp", "&implementation<ops::sort_t, host>::run,\n", ":1: 'sort_t::run' is listed, but no compiled header"),
     ("include/kvpolicy/ops/cuda/fold.hpp", "\n// as SnapKV has it\n", ":2: a kernel serves a verb, not 'SnapKV'"),
     ("include/kvpolicy/ops/host/sort.hpp", "", ":1: does not provide 'sort_t', which include/kvpolicy/ops/sort.hpp declares"),
     ("include/kvpolicy/ops/host/sort.hpp", "// #include <kvpolicy/ops/host/order.hpp>\n", ":1: does not provide 'sort_t'"),

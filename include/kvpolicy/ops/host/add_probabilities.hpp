@@ -1,10 +1,6 @@
 // Host implementation of add_probabilities: row by row, for a stretch of entries at a time.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <array>
 #include <kvpolicy/ops/add_probabilities.hpp>
@@ -134,5 +130,3 @@ struct implementation<ops::add_probabilities_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementation of append_column.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/append_column.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -161,5 +157,3 @@ struct implementation<ops::append_column_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementation of append_entries.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <cstring>
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/error.hpp>
@@ -132,5 +128,3 @@ struct implementation<ops::append_entries_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementations of the verbs that copy entries from one cache into another.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/append_rows.hpp>
@@ -179,5 +175,3 @@ struct implementation<ops::append_rows_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -189,7 +189,6 @@ struct implementation<ops::argmin_of_t, host> {
   }
 };
 
-#if !defined(KVPOLICY_COMPILED)
 template <>
 struct implementation<ops::drop_listed_t, host> {
   static constexpr bool provided = true;
@@ -246,7 +245,5 @@ struct implementation<ops::count_dropped_t, host> {
     }
   }
 };
-
-#endif
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -1,10 +1,6 @@
 // Host implementation of attention_mass: each worker computes whole segments, or the lanes of one segment are split.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/host/attention/lane_mass.hpp>
@@ -106,5 +102,3 @@ struct implementation<ops::attention_mass_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

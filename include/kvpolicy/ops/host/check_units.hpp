@@ -1,10 +1,6 @@
 // Host implementation of check_units.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/error.hpp>
@@ -115,5 +111,3 @@ struct implementation<ops::check_units_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

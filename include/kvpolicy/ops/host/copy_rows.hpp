@@ -1,10 +1,6 @@
 // Host implementation of copy_rows.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/copy_rows.hpp>
@@ -89,5 +85,3 @@ struct implementation<ops::copy_rows_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

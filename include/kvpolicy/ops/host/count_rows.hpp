@@ -1,10 +1,6 @@
 // Host implementation of count_rows.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <kvpolicy/ops/count_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/listing.hpp>
@@ -33,5 +29,3 @@ struct implementation<ops::count_rows_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementations of the verbs that change counts.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/core/check_counts.hpp>
@@ -222,5 +218,3 @@ struct implementation<ops::count_kept_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementation of feature_sums: workers process tasks of some entries.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/feature_sums.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -101,5 +97,3 @@ struct implementation<ops::feature_sums_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

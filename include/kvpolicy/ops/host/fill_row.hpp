@@ -1,10 +1,6 @@
 // Host implementation of fill_row.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/ops/fill_row.hpp>
@@ -58,5 +54,3 @@ struct implementation<ops::fill_row_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

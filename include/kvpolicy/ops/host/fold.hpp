@@ -1,10 +1,6 @@
 // Host implementation of fold.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/fold.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -95,5 +91,3 @@ struct implementation<ops::fold_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -4,9 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/gather_rows.hpp>
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#endif
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/lane_moves.hpp>
@@ -17,7 +14,6 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-#if !defined(KVPOLICY_COMPILED)
 /// Copies one row of a plane from one place to another, bytewise.
 inline void move_row(plane const& rows, std::byte const* source, std::byte* target) {
   auto const width = static_cast<std::size_t>(bytes_of(rows.element));
@@ -76,8 +72,6 @@ inline void move_rows(host_executor const& exec, plane const& rows, locator cons
   }
 }
 
-#endif
-
 /// True for the first of the lanes that share a row of this table.
 template <class T>
 bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
@@ -85,7 +79,6 @@ bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
          (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
 }
 
-#if !defined(KVPOLICY_COMPILED)
 /// Lists the gaps of these moves if they are few. `memory` has room for all of them.
 inline void list_few_gaps(lane_moves& moves, int* memory) {
   if (moves.gone() == 0 || !drops_few(moves.kept.size(), moves.committed)) return;
@@ -125,11 +118,8 @@ inline lane_moves moves_of(keep_set const& keep, cache const& in, int i) {
   return {keep.listed(segment_of(keep.lanes, keep.decides, i)), committed, *in.lanes.count.row(this_lane) - committed};
 }
 
-#endif
-
 }  // namespace detail
 
-#if !defined(KVPOLICY_COMPILED)
 template <>
 struct implementation<ops::gather_rows_t, host> {
   static constexpr bool provided = true;
@@ -217,7 +207,5 @@ struct implementation<ops::ring_truncate_t, host> {
     }
   }
 };
-
-#endif
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -1,10 +1,6 @@
 // Host implementation of record_key_sums: workers process tasks of some entries.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
@@ -160,5 +156,3 @@ struct implementation<ops::record_key_sums_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

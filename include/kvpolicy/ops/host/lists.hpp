@@ -106,7 +106,6 @@ struct implementation<ops::rewrite_list_t, host> {
   }
 };
 
-#if !defined(KVPOLICY_COMPILED)
 template <>
 struct implementation<ops::relist_t, host> {
   static constexpr bool provided = true;
@@ -204,7 +203,5 @@ struct implementation<ops::relist_t, host> {
     }
   }
 };
-
-#endif
 
 }  // namespace KVPOLICY_NAMESPACE

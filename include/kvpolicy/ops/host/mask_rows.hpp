@@ -1,10 +1,6 @@
 // Host implementations of the verbs that write masks.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -174,5 +170,3 @@ struct implementation<ops::show_entries_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementations of the verbs that maintain page bounds.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -153,5 +149,3 @@ struct implementation<ops::count_pages_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

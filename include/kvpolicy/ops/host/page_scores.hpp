@@ -1,10 +1,6 @@
 // Host implementation of page_scores, as a product of transformed query rows with rows of bounds.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/host/attention/lane_logits.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
@@ -179,5 +175,3 @@ struct implementation<ops::page_scores_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,9 +1,6 @@
 // Host implementation of pool.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
 #include <algorithm>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/pool.hpp>
@@ -66,5 +63,3 @@ struct implementation<ops::pool_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -2,10 +2,6 @@
 // contain all sines up to 65,536 positions.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -212,5 +208,3 @@ struct implementation<ops::rerotate_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

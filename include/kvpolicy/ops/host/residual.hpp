@@ -1,10 +1,6 @@
 // Host implementation of residual: workers process tasks of some entries.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -84,5 +80,3 @@ struct implementation<ops::residual_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

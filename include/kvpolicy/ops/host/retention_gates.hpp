@@ -1,10 +1,6 @@
 // Host implementation of retention_gates, for a few hundred rows of a layer at a time.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -188,5 +184,3 @@ struct implementation<ops::retention_gates_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -36,12 +36,6 @@ struct key_rows {
   }
 };
 
-#if defined(KVPOLICY_COMPILED)
-[[nodiscard]] int count_nan(float const* scores, int count);
-found_cut find_cut(select_kernels const& kernels, float const* scores, int count, int k, std::uint32_t* temp_storage,
-                   row_ahead& ahead);
-cut find_cut_of_rows(key_rows const& in, std::int64_t k, std::int64_t* histogram);
-#else
 /// Counts of keys in [low, high] in 256 bins of equal width.
 struct key_bins {
   std::uint32_t low;
@@ -206,7 +200,5 @@ inline cut find_cut_of_rows(key_rows const& in, std::int64_t k, std::int64_t* hi
   }
   return {prefix, k};
 }
-
-#endif
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -32,10 +32,6 @@ struct pool_cut {
   bool found = false;  ///< false if the cut is that of a NaN, or the candidates are too few for a sample
 };
 
-#if defined(KVPOLICY_COMPILED)
-pool_cut find_cut_of_pool(host_executor& exec, candidate_rows const& in, std::int64_t total, std::int64_t k,
-                          std::int64_t* ties);
-#else
 /// Estimates the bracket of the k-th largest of `total` >= 2048 scores, from pieces of neighbours that are evenly
 /// spaced. A segment has pieces in proportion to its candidates.
 inline bracket_keys bracket_of_pool(candidate_rows const& in, std::int64_t total, std::int64_t k) {
@@ -136,7 +132,5 @@ inline pool_cut find_cut_of_pool(host_executor& exec, candidate_rows const& in, 
     range.high = left <= 0 ? bracket_keys::highest : edge;
   }
 }
-
-#endif
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,10 +1,6 @@
 // Host implementation of drop_units. fill_holes is in units_holes.hpp.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -215,5 +211,3 @@ struct implementation<ops::drop_units_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementation of fill_holes.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <bit>
 #include <kvpolicy/ops/host/lists.hpp>
@@ -149,5 +145,3 @@ struct implementation<ops::fill_holes_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

@@ -1,10 +1,6 @@
 // Host implementations of update_query_memory and refuse_spans.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -116,5 +112,3 @@ struct implementation<ops::update_query_memory_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

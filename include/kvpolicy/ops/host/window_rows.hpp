@@ -2,10 +2,6 @@
 // chunk's last entries, and releasing pages.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/append_rows.hpp>
@@ -186,5 +182,3 @@ struct implementation<ops::refuse_new_tokens_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

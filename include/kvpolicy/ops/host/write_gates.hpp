@@ -1,10 +1,6 @@
 // Host implementation of write_gates, for a few hundred entries of a lane at a time.
 #pragma once
 
-#if defined(KVPOLICY_COMPILED)
-#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
-#else
-
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -142,5 +138,3 @@ struct implementation<ops::write_gates_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
-
-#endif

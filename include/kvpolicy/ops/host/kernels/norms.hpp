@@ -32,10 +32,6 @@ struct norm_kernels {
   }
 };
 
-#if defined(KVPOLICY_COMPILED)
-[[nodiscard]] double strided_square_sum(codec element, std::byte const* row, std::int64_t step, int dims);
-#else
-
 /// Adds the sixteen partial sums of a row.
 [[nodiscard]] inline double add_sums(double* sums) {
   for (int half = sums_of_a_norm / 2; half > 0; half /= 2) {
@@ -79,8 +75,6 @@ struct norm_kernels {
   double const made = add_sums(all);
   return fits_float(made) ? made : wide_square_sum(element, row, step, dims);
 }
-
-#endif
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 

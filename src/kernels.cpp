@@ -1,4 +1,6 @@
-// The kernels of the host, which the other sources of a program of tests only declare (KVPOLICY_COMPILED_KERNELS).
+// The kernels of the host, which programs that define KVPOLICY_COMPILED_KERNELS only declare. Their tables are defined
+// in the headers; a list of their addresses makes the compiler write each of them down here. The library
+// kvpolicy::compiled is built from this file, and so are programs of tests.
 #include <kvpolicy/ops/host/kernels/bounds.hpp>
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/kernels/gates.hpp>
@@ -15,13 +17,13 @@
 #include <kvpolicy/ops/host/kernels/transpose.hpp>
 #include <tuple>
 
-namespace kvpolicy::detail {
+namespace KVPOLICY_NAMESPACE::detail {
 
-[[gnu::used]] auto const kernels_of_the_tests = std::tuple{
+[[gnu::used]] auto const kernels_of_the_host = std::tuple{
     &bounds_of_isa,     &element_rows_of_isa, &gates_of_isa,       &listing_of_isa,      &lowest_of_isa,
     &norms_of_isa,      &pools_of_isa,        &residual_of_isa,    &ropes_of_isa,        &select_of_isa,
     &slots_of_isa,      &transpose_of_isa,    &products_of_isa<4>, &products_of_isa<16>, &products_of_isa<32>,
     &softmax_of_isa<4>, &softmax_of_isa<16>,  &softmax_of_isa<32>,
 };
 
-}  // namespace kvpolicy::detail
+}  // namespace KVPOLICY_NAMESPACE::detail
