@@ -20,7 +20,7 @@ constexpr kv::codec elements[] = {kv::codec::f32, kv::codec::f16, kv::codec::bf1
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::uint64_t of_sums(kv::isa level) {
-  kv::detail::element_row_kernels const& kernels = kv::detail::element_rows_of_isa[level];
+  kv::detail::element_rows_kernels const& kernels = kv::detail::element_rows_of_isa[level];
   folded all;
   dice random(3);
   for (kv::codec const element : elements) {

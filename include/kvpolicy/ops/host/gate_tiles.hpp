@@ -52,8 +52,8 @@ class gate_block {
   }
 
   gate_block(host_executor const& exec, float* packed)
-      : logits_(products_of_isa<sizes::block>[exec.simd_level()].logits()),
-        few_(products_of_isa<sizes::block>[exec.simd_level()].one_by_one),
+      : logits_(logits_of_isa[exec.simd_level()][sizes::block].logits()),
+        few_(logits_of_isa[exec.simd_level()][sizes::block].one_by_one),
         transpose_(transpose_of_isa[exec.simd_level()].rows),
         packed_(packed) {}
 

@@ -43,8 +43,8 @@ class page_bounder {
     if (to_.element == from_.rows.element || is_fp8(from_.rows.element)) {
       std::memcpy(row, high_, static_cast<std::size_t>(to_.row_bytes()));
     } else {
-      products_of_isa<16>[simd_level_].widen(from_.rows.element, reinterpret_cast<std::byte const*>(high_),
-                                             2 * to_.dims, reinterpret_cast<float*>(row));
+      logits_of_isa[simd_level_].sixteen.widen(from_.rows.element, reinterpret_cast<std::byte const*>(high_),
+                                               2 * to_.dims, reinterpret_cast<float*>(row));
     }
   }
 

@@ -35,7 +35,7 @@ class retention_gate_task {
   }
 
   retention_gate_task(host_executor const& exec, retention_gate_weights const& weights, int layer, scratch_arena arena)
-      : blocks_(products_of_isa<sizes::block>[exec.simd_level()]),
+      : blocks_(logits_of_isa[exec.simd_level()][sizes::block]),
         gates_(gates_of_isa[exec.simd_level()]),
         blend_(residual_of_isa[exec.simd_level()].blend),
         weights_(weights),
@@ -132,7 +132,7 @@ class retention_gate_task {
   }
 
   product_kernels const& blocks_;
-  gate_kernels const& gates_;
+  gates_kernels const& gates_;
   void (*blend_)(float const* from, int count, float const* shrink, float* to, std::int64_t stride);
   retention_gate_weights const& weights_;
   int layer_;

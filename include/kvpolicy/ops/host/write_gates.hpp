@@ -29,7 +29,7 @@ class write_gate_task {
   }
 
   write_gate_task(host_executor const& exec, write_gate_weights const& weights, lane this_lane, scratch_arena arena)
-      : blocks_(products_of_isa<sizes::block>[exec.simd_level()]),
+      : blocks_(logits_of_isa[exec.simd_level()][sizes::block]),
         gates_(gates_of_isa[exec.simd_level()]),
         perceive_(residual_of_isa[exec.simd_level()].perceive),
         weights_(weights),
@@ -100,7 +100,7 @@ class write_gate_task {
   }
 
   product_kernels const& blocks_;
-  gate_kernels const& gates_;
+  gates_kernels const& gates_;
   void (*perceive_)(hidden_tile const& tile, float* out);
   write_gate_weights const& weights_;
   lane lanes_;

@@ -183,7 +183,7 @@ class lane_logits {
     }
     if (!are_few()) return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product::columns_bf16 : product::columns;
     if (bf16 && dims_ % 8 == 0) return rows_are_bf16() ? product::quads_bf16 : product::quads_split;
-    product_kernels const& few = products_of_isa<few_rows>[simd_level_];
+    product_kernels const& few = logits_of_isa[simd_level_].few;
     codec const element = keys_->rows.element;
     if (keys_->rows.contiguous() && dims_ % few.numbers_of_a_vector == 0 &&
         (element == codec::f16 || element == codec::bf16)) {
@@ -194,7 +194,7 @@ class lane_logits {
   }
 
   void widen(std::byte const* from, float* to) const {
-    if (keys_->rows.contiguous()) return products_of_isa<16>[simd_level_].widen(keys_->rows.element, from, dims_, to);
+    if (keys_->rows.contiguous()) return logits_of_isa[simd_level_].sixteen.widen(keys_->rows.element, from, dims_, to);
     load_row(keys_->rows.element, from, keys_->rows.dim, dims_, to);
   }
 

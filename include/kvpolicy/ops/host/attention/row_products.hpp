@@ -14,7 +14,7 @@ class row_products {
   using sizes = residual_sizes;
   static_assert(sizes::rows_of_a_tile <= keys_of_a_tile, "a tile is multiplied in one call");
 
-  explicit row_products(isa simd_level) : blocks_(products_of_isa<sizes::block>[simd_level]) {}
+  explicit row_products(isa simd_level) : blocks_(logits_of_isa[simd_level][sizes::block]) {}
 
   /// out[row][32] = scale times the products of `count` rows of `dims` numbers. `follow`: how many more rows lie behind
   /// these, and will be multiplied soon.

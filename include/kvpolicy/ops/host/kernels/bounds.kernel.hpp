@@ -49,4 +49,4 @@ inline void bound(std::byte const* const* rows, int count, int dims, bool overwr
   pass(std::integer_sequence<int, 1, 1>{});
 }
 
-inline constexpr bound_kernels bounds{bound<std::int32_t>, bound<std::int16_t>};
+inline constexpr bounds_kernels bounds{bound<std::int32_t>, bound<std::int16_t>};

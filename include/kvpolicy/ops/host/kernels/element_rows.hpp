@@ -15,7 +15,7 @@ inline constexpr int rows_at_a_time = 8;  ///< more rows at a time are too many 
 /// to[d] = ((to[d] + rows[0][d]) + rows[1][d]) + ..., of `count` rows of `dims` contiguous elements each. The rows may
 /// begin at any address. With every line of a row a line of the row `ahead` at the same index is prefetched. Rows
 /// `ahead` are not read.
-struct element_row_kernels {
+struct element_rows_kernels {
   using function = void (*)(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims,
                             float* to);
   function f32 = nullptr;
@@ -42,13 +42,10 @@ struct element_row_kernels {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/element_rows.kernel.hpp>
+#define KVPOLICY_FAMILY element_rows
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(element_row_kernels, element_rows);
 
 /// Converts `dims` contiguous elements to floats, without a scale.
 inline void widen_row(isa simd_level, codec element, std::byte const* from, int dims, float* to) {

@@ -57,6 +57,6 @@ inline void widen_f16(std::byte const* from, int dims, float* to) {
   });
 }
 
-inline constexpr element_row_kernels element_rows{
+inline constexpr element_rows_kernels element_rows{
     add_rows<codec::f32>,        add_rows<codec::f16>,        add_rows<codec::bf16>,        max_of_rows,
     add_sum_of_rows<codec::f32>, add_sum_of_rows<codec::f16>, add_sum_of_rows<codec::bf16>, widen_f16};

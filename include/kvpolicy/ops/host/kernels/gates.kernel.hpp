@@ -52,4 +52,4 @@ inline void sum_units(unit_weights const& weights, float const* row, float* out)
   }
 }
 
-inline constexpr gate_kernels gates{normalise, activate, sum_units};
+inline constexpr gates_kernels gates{normalise, activate, sum_units};

@@ -51,8 +51,8 @@ struct swept_keys {
   float* mass = nullptr;  ///< null in the first pass; the second pass adds each key's mass to it
 };
 
-/// The products of blocks with one number of rows. What an instruction set does not have, or would not be faster, is
-/// null.
+/// The kernels for blocks of a fixed number of rows: 4, 16 or 32. A kernel that an instruction set lacks, or that would
+/// not be faster there, is null.
 struct product_kernels {
   /// out[k][r] = scale * key k . row r. A whole step of keys is read, and the keys of the next tile may be prefetched.
   using function = void (*)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
@@ -74,10 +74,12 @@ struct product_kernels {
   /// The product of float keys and rows.
   [[nodiscard]] function logits() const { return of(product::columns); }
 };
+using logits_kernels = by_rows<product_kernels>;
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/logits.kernel.hpp>
+#define KVPOLICY_FAMILY logits
+#define KVPOLICY_OWN_TABLE
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
 
 #if defined(__x86_64__) && !defined(KVPOLICY_COMPILED_KERNELS)

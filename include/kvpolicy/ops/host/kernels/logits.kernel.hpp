@@ -224,5 +224,4 @@ constexpr product_kernels make_products() {
   }
   return made;
 }
-template <int Rows>
-inline constexpr product_kernels products = make_products<Rows>();
+inline constexpr logits_kernels logits{make_products<few_rows>(), make_products<16>(), make_products<most_rows>()};

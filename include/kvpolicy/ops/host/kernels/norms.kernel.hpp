@@ -110,5 +110,5 @@ inline void roots_of_sums(double const* sums, float* norms) {
   for (int i = 0; i < 16; i += width / 2) store_roots(load_doubles(sums + i), norms + i);
 }
 
-inline constexpr norm_kernels norms{square_sums<codec::f32>, square_sums<codec::f16>, square_sums<codec::bf16>,
-                                    roots_of_sums};
+inline constexpr norms_kernels norms{square_sums<codec::f32>, square_sums<codec::f16>, square_sums<codec::bf16>,
+                                     roots_of_sums};

@@ -7,7 +7,7 @@ struct of_pairs {
 
 template <int Rows>
 constexpr product_kernels make_products_of_pairs() {
-  product_kernels made = avx512::products<Rows>;  // what is not made of pairs
+  product_kernels made = avx512::logits[Rows];  // what is not made of pairs
   if constexpr (Rows > few_rows) {
     made.set(product::columns_bf16, columns_of<of_pairs, Rows>);
   } else {
@@ -16,5 +16,5 @@ constexpr product_kernels make_products_of_pairs() {
   }
   return made;
 }
-template <int Rows>
-inline constexpr product_kernels products_of_pairs = make_products_of_pairs<Rows>();
+inline constexpr logits_kernels logits_of_pairs{make_products_of_pairs<few_rows>(), make_products_of_pairs<16>(),
+                                                make_products_of_pairs<most_rows>()};

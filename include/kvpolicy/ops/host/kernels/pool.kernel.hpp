@@ -44,4 +44,4 @@ inline int pool_inside(pooling const& by, float const* scores, int begin, int en
   return end;
 }
 
-inline constexpr pool_kernels pools{pool_inside<false>, pool_inside<true>};
+inline constexpr pool_kernels pool{pool_inside<false>, pool_inside<true>};

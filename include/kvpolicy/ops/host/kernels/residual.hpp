@@ -39,12 +39,5 @@ struct residual_kernels {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/residual.kernel.hpp>
+#define KVPOLICY_FAMILY residual
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(residual_kernels, residual);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

@@ -22,4 +22,4 @@ inline void turn_halves(std::byte* key, int pairs, float const* a, float const* 
   });
 }
 
-inline constexpr rope_kernels ropes{turn_halves<codec::f32>, turn_halves<codec::f16>, turn_halves<codec::bf16>};
+inline constexpr rope_kernels rope{turn_halves<codec::f32>, turn_halves<codec::f16>, turn_halves<codec::bf16>};

@@ -50,12 +50,5 @@ struct select_kernels {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/select.kernel.hpp>
+#define KVPOLICY_FAMILY select
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(select_kernels, select);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

@@ -105,4 +105,4 @@ inline void redirect(unsigned char const* marks, int const* position, int count,
   });
 }
 
-inline constexpr slot_kernels slots{inside, ascends, as_mapped, any_set, split, take, redirect};
+inline constexpr slots_kernels slots{inside, ascends, as_mapped, any_set, split, take, redirect};

@@ -209,5 +209,6 @@ inline void gather_head(block_view const& block, bool maximum, bool grow, float*
 }
 
 template <int Rows>
-inline constexpr softmax_kernels softmax{advance<Rows>,   finalize<Rows>, cap_logits,
-                                         normalise<Rows>, reduce<Rows>,   gather_head<Rows>};
+inline constexpr block_softmax softmax_of{advance<Rows>,   finalize<Rows>, cap_logits,
+                                          normalise<Rows>, reduce<Rows>,   gather_head<Rows>};
+inline constexpr softmax_kernels softmax{softmax_of<few_rows>, softmax_of<16>, softmax_of<most_rows>};

@@ -44,6 +44,18 @@
 #define KVPOLICY_END_REGION KVPOLICY_PRAGMA(GCC pop_options)
 #endif
 
+// What simd/each_isa.hpp makes of a family's name: the file of its kernels, and its table.
+// clang-format off
+#define KVPOLICY_KERNELS_OF(family) <kvpolicy/ops/host/kernels/family.kernel.hpp>
+// clang-format on
+#define KVPOLICY_TABLE(family) KVPOLICY_TABLE_OF(family)
+#if defined(KVPOLICY_COMPILED_KERNELS)
+#define KVPOLICY_TABLE_OF(family) extern by_isa<family##_kernels> const family##_of_isa
+#else
+#define KVPOLICY_TABLE_OF(family) \
+  inline constexpr by_isa<family##_kernels> family##_of_isa { portable::family, avx2::family, avx512::family }
+#endif
+
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// Copies whole cache lines to a place that begins with one, by stores that do not fetch the line that they overwrite.
