@@ -67,7 +67,7 @@ struct pooled_runs {
     ordinal_range const mine = free(segment);
     int* const to = ordinals(segment);
     int* next = list_range({0, mine.begin}, to);
-    row_ahead nothing(scores.row(segment), 0);
+    row_prefetcher nothing(scores.row(segment), 0);
     next += select_of_isa[exec.simd_level()].emit(
         scores.row(segment) + mine.begin, mine.end - mine.begin, mine.begin,
         {score_of_key(at.lowest), static_cast<int>(ties), mine.end - mine.begin}, next, nothing);

@@ -31,7 +31,7 @@ template <class Rule>
   });
   if (raised >= budget) return false;
   select_kernels const& kernels = select_of_isa[exec.simd_level()];
-  row_ahead ahead = row_after(scores, segment, exec.threads(), counts);
+  row_prefetcher ahead = row_after(scores, segment, exec.threads(), counts);
   found_cut const cut = find_cut(kernels, copy, count, budget, reinterpret_cast<std::uint32_t*>(to), ahead);
   if (cut.at.lowest == nan_key || cut.at.lowest == infinite_key) return false;
   kernels.emit(copy, count, 0, {score_of_key(cut.at.lowest), static_cast<int>(cut.at.ties), budget}, to, ahead);

@@ -41,8 +41,8 @@ struct segment_run {
 
   /// Writes the kept ordinals to `to`, and nothing behind them. `temp_storage` has as many elements as there are
   /// candidates, and may be the memory behind the first forced ordinals.
-  void list(select_kernels const& kernels, float const* scores, std::uint32_t* temp_storage, int* to, row_ahead ahead,
-            report& found) const {
+  void list(select_kernels const& kernels, float const* scores, std::uint32_t* temp_storage, int* to,
+            row_prefetcher ahead, report& found) const {
     found.over_budget += kept() > budget ? 1 : 0;
     if (!triggered) {
       list_range({0, count}, to);
@@ -72,7 +72,7 @@ struct segment_run {
 };
 
 /// The scores of the segment that a thread will probably decide after this one, or none.
-[[nodiscard]] inline row_ahead row_after(score_view const& scores, int segment, int threads, int const* counts) {
+[[nodiscard]] inline row_prefetcher row_after(score_view const& scores, int segment, int threads, int const* counts) {
   int const next = segment + threads < scores.segments() ? segment + threads : segment;
   return {scores.row(next), next == segment ? 0 : counts[next]};
 }

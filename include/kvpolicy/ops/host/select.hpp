@@ -148,7 +148,7 @@ struct bracket_keys {
 /// Like narrow_all, but starts with a sample. A bracket that misses shows on which side the cut is; then that side is
 /// collected. While the bracket is narrowed down, memory is idle, and prefetches `ahead`.
 inline found_cut find_cut(select_kernels const& kernels, float const* scores, int count, int k,
-                          std::uint32_t* temp_storage, row_ahead& ahead) {
+                          std::uint32_t* temp_storage, row_prefetcher& ahead) {
   if (count < 2 * sample_keys::size) return narrow_all(scores, count, k, temp_storage);
   sample_keys sample;
   kernels.sample(scores, count, sample);
@@ -168,7 +168,7 @@ inline found_cut find_cut(select_kernels const& kernels, float const* scores, in
   for (int i = 0; i < counts.inside; ++i) {
     temp_storage[i] = radix_key(std::bit_cast<float>(temp_storage[i]));
     bins.add(temp_storage[i]);
-    if (i % 4 == 0) ahead.fetch();
+    if (i % 4 == 0) ahead.next();
   }
   left = bins.choose(left);
   int kept = 0;
@@ -176,7 +176,7 @@ inline found_cut find_cut(select_kernels const& kernels, float const* scores, in
     std::uint32_t const key = temp_storage[i];
     temp_storage[kept] = key;
     kept += key - bins.low <= bins.high - bins.low ? 1 : 0;
-    if (i % 4 == 0) ahead.fetch();
+    if (i % 4 == 0) ahead.next();
   }
   return {narrow(temp_storage, kept, left, bins.low, bins.high), counts.nan};
 }

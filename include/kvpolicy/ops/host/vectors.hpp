@@ -41,21 +41,20 @@ template <class Vector>
 KVPOLICY_OP void get(Vector& to, void const* from) {
   to = static_cast<anywhere<Vector> const*>(from)->value;
 }
-
-/// Keeps numbers that more than one operation uses in a register. g++ else reads them from memory again for each of
-/// these, and a processor reads fewer whole cache lines in a cycle than it has operations for them.
 template <class Vector>
-KVPOLICY_OP void once(Vector& read) {
+KVPOLICY_OP void put(Vector const& from, void* to) {
+  static_cast<anywhere<Vector>*>(to)->value = from;
+}
+
+/// Keeps numbers that were read, and that more than one operation uses, in a register. Otherwise g++ reads them again
+/// for each operation, and a processor reads fewer whole cache lines in a cycle than it has operations for them.
+template <class Vector>
+KVPOLICY_OP void keep_in_register(Vector& read) {
 #if defined(__x86_64__) && !defined(__clang__) && !defined(__CUDACC__)
   asm("" : "+v"(read));
 #else
   static_cast<void>(read);
 #endif
-}
-
-template <class Vector>
-KVPOLICY_OP void put(Vector const& from, void* to) {
-  static_cast<anywhere<Vector>*>(to)->value = from;
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

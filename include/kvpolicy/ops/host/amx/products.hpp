@@ -45,7 +45,7 @@ struct amx_products {
                                                 float scale, float* out) {
     alignas(64) parts_of_keys parts[2];
     alignas(64) float products[static_cast<std::size_t>(keys_of_a_tile * Rows)];
-    tile_ahead next{keys + keys_of_a_tile, bytes * dims};
+    tile_prefetcher next{keys + keys_of_a_tile, bytes * dims};
     auto const* rows = static_cast<std::byte const*>(packed);
     clear();
     split(keys, 0, dims, next, parts[0]);
@@ -121,9 +121,10 @@ struct amx_products {
   KVPOLICY_OP static void keep_order(parts_of_keys (&parts)[2]) { __asm__ __volatile__("" ::"r"(&parts) : "memory"); }
 
   /// Splits dims [d, d + 32) of all keys, or those that are left, into parts.
-  KVPOLICY_AMX_OP static void split(void const* const* keys, int d, int dims, tile_ahead& next, parts_of_keys& parts) {
+  KVPOLICY_AMX_OP static void split(void const* const* keys, int d, int dims, tile_prefetcher& next,
+                                    parts_of_keys& parts) {
     for (int k = 0; k < keys_of_a_tile; ++k) {
-      next.fetch();
+      next.next();
       split(static_cast<std::byte const*>(keys[k]) + std::ptrdiff_t{bytes} * d, dims - d, k, parts);
     }
   }

@@ -39,9 +39,9 @@ struct amx_sweeps {
     std::fill_n(mass, AddsMass ? keys_of_a_tile * 16 : 0, 0.0f);
     copy_keys(of);
     int const lines = (products::bytes * of.dims + 63) / 64 * keys_of_a_tile;
-    lines_ahead next{{of.keys + keys_of_a_tile, products::bytes * of.dims},
-                     (lines + keys_of_a_tile * blocks - 1) / (keys_of_a_tile * blocks),
-                     lines};
+    lines_prefetcher next{{of.keys + keys_of_a_tile, products::bytes * of.dims},
+                          (lines + keys_of_a_tile * blocks - 1) / (keys_of_a_tile * blocks),
+                          lines};
     products::clear();
     for (int tile = 0; tile < row_tiles::tiles(of.dims); ++tile) multiply(of, rows[0], tile);
     products::store(logits[0]);
@@ -56,20 +56,20 @@ struct amx_sweeps {
     }
     if constexpr (AddsMass) {
       for (int k = 0; k < of.count; ++k) {
-        of.mass[k] += avx512::sum(avx512::load_floats(mass + std::ptrdiff_t{16} * k));
+        of.mass[k] += avx512::reduce_add(avx512::load(mass + std::ptrdiff_t{16} * k));
       }
     }
   }
 
   /// Prefetches the next tile of keys, some lines with each key and block.
-  struct lines_ahead {
-    tile_ahead next;
+  struct lines_prefetcher {
+    tile_prefetcher tile;
     int each;
     int left;  ///< lines; behind the last one there is no address
 
-    KVPOLICY_OP void fetch() {
+    KVPOLICY_OP void next() {
       int const some = std::min(each, left);
-      for (int i = 0; i < some; ++i) next.fetch();
+      for (int i = 0; i < some; ++i) tile.next();
       left -= some;
     }
   };
@@ -102,7 +102,7 @@ struct amx_sweeps {
 
     /// Adds the products of the block that follows meanwhile, if there is one, and writes them to `then`. A core looks
     /// only some hundreds of instructions ahead: after the products of 32 dims it takes a few keys.
-    [[gnu::target(KVPOLICY_AMX)]] void run(lines_ahead& next, swept_rows const* following, float* then) const {
+    [[gnu::target(KVPOLICY_AMX)]] void run(lines_prefetcher& next, swept_rows const* following, float* then) const {
       __m512 shift[] = {begin(0), begin(1)};  ///< what is subtracted from logits
       __m512 sum[] = {begin_sum(0, shift[0]), begin_sum(1, shift[1])};
       int const tiles = row_tiles::tiles(of.dims);
@@ -111,7 +111,7 @@ struct amx_sweeps {
       for (int tile = 0, k = 0; tile < tiles; ++tile) {
         if (following != nullptr) multiply(of, *following, tile);
         for (int const end = std::min(k + some, keys_of_a_tile); k < end; ++k) {
-          next.fetch();
+          next.next();
           take(k, shift, sum);
         }
       }
@@ -155,7 +155,7 @@ struct amx_sweeps {
       if constexpr (AddsMass) return sum;
       return _mm512_mul_ps(sum, exp_of(_mm512_sub_ps(before, shift)));
     }
-    KVPOLICY_AMX_OP static __m512 exp_of(__m512 const& x) { return avx512::exp_of_shifted<most_rows>({x}).of; }
+    KVPOLICY_AMX_OP static __m512 exp_of(__m512 const& x) { return avx512::exp_of_shifted<most_rows>({x}).raw; }
     /// NaN of a maximum stays, that of a logit does not.
     KVPOLICY_AMX_OP static __m512 higher(__m512 const& value, __m512 const& most) {
       return _mm512_maskz_max_ps(every, value, most);

@@ -96,9 +96,9 @@ class lane_logits {
     end_ = end;
     std::copy_n(address_ + keys_of_a_tile, keys_of_a_tile, next_);
     if (reads_keys()) return count;
-    tile_ahead next{next_, dims_ * bytes_of(keys_->rows.element)};
+    tile_prefetcher next{next_, dims_ * bytes_of(keys_->rows.element)};
     for (int k = 0; k < count; ++k) {
-      for (int at = 0; at < next.bytes; at += 64) next.fetch();
+      for (int at = 0; at < next.bytes; at += 64) next.next();
       widen(static_cast<std::byte const*>(address_[k]), tile_ + k * dims_);
     }
     if (keys_->rows.scales.data != nullptr) {

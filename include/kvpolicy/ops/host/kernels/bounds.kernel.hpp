@@ -12,7 +12,7 @@ KVPOLICY_OP void bound_channels(std::byte const* const* rows, int count, int d, 
   using numbers = typename channels<Number, Channels>::numbers;
   constexpr Number magnitude = std::numeric_limits<Number>::max();
   numbers most[static_cast<std::size_t>(Vectors)], least[static_cast<std::size_t>(Vectors)];
-  each<Vectors>([&](auto i) KVPOLICY_INLINED {
+  unrolled<Vectors>([&](auto i) KVPOLICY_INLINED {
     most[i] = numbers{} + std::numeric_limits<Number>::min();
     least[i] = numbers{} + magnitude;
     if (overwrite) return;
@@ -20,7 +20,7 @@ KVPOLICY_OP void bound_channels(std::byte const* const* rows, int count, int d, 
     get(least[i], low + d + Channels * i);
   });
   for (int r = 0; r < count; ++r) {
-    each<Vectors>([&](auto i) KVPOLICY_INLINED {
+    unrolled<Vectors>([&](auto i) KVPOLICY_INLINED {
       numbers value;
       get(value, rows[r] + (d + Channels * i) * static_cast<int>(sizeof(Number)));
       value ^= (value >> (8 * sizeof(Number) - 1)) & magnitude;
@@ -28,7 +28,7 @@ KVPOLICY_OP void bound_channels(std::byte const* const* rows, int count, int d, 
       least[i] = value < least[i] ? value : least[i];
     });
   }
-  each<Vectors>([&](auto i) KVPOLICY_INLINED {
+  unrolled<Vectors>([&](auto i) KVPOLICY_INLINED {
     put(most[i], high + d + Channels * i);
     put(least[i], low + d + Channels * i);
   });

@@ -1,24 +1,24 @@
 // Kernels of the gates: kernels/gates.hpp says what they promise.
 
 inline void normalise(float* row, int dims, float const* by) {
-  floats squares = no_floats();
+  floats squares = floats{};
   int d = 0;
-  for (; d + width <= dims; d += width) squares = mul_add(load_floats(row + d), load_floats(row + d), squares);
-  float all = sum(squares);
+  for (; d + width <= dims; d += width) squares = mul_add(load(row + d), load(row + d), squares);
+  float all = reduce_add(squares);
   for (; d < dims; ++d) all = mul_add(row[d], row[d], all);
   float const scale = 1.0f / __builtin_sqrtf(all / static_cast<float>(dims) + 1e-6f);
   for (d = 0; d + width <= dims; d += width) {
-    store(load_floats(row + d) * repeated(scale) * load_floats(by + d), row + d);
+    store(load(row + d) * splat(scale) * load(by + d), row + d);
   }
   for (; d < dims; ++d) row[d] *= scale * by[d];
 }
 
 inline void activate(float* row, int units, float const* bias) {
   for (int u = 0; u < units; u += width) {
-    floats const value = load_floats(row + u) + load_floats(bias + u);
-    mask const is_negative = value < no_floats();
+    floats const value = load(row + u) + load(bias + u);
+    mask const is_negative = value < floats{};
     floats const tail = exp_of_negative(choose(is_negative, value, -value));
-    store(value * choose(is_negative, tail, repeated(1)) / (repeated(1) + tail), row + u);
+    store(value * choose(is_negative, tail, splat(1.0f)) / (splat(1.0f) + tail), row + u);
   }
 }
 
@@ -34,19 +34,19 @@ KVPOLICY_OP void fetch_ahead(unit_weights const& weights, int c) {
 inline void sum_units(unit_weights const& weights, float const* row, float* out) {
   constexpr int vectors = unit_weights::units / width;
   floats sums[vectors];
-  each<vectors>([&](auto i) KVPOLICY_INLINED { sums[i] = no_floats(); });
+  unrolled<vectors>([&](auto i) KVPOLICY_INLINED { sums[i] = floats{}; });
   auto const unit = [&](int u, int c) KVPOLICY_INLINED { return weights.of_unit + u * weights.stride + c; };
   int c = 0;
   for (; c + 4 <= weights.columns; c += 4) {
     if (c % floats_of_a_line == 0) fetch_ahead(weights, c);
-    each<vectors>([&](auto i) KVPOLICY_INLINED {
+    unrolled<vectors>([&](auto i) KVPOLICY_INLINED {
       floats column[4];
       load_columns([&](int u) KVPOLICY_INLINED { return reinterpret_cast<std::byte const*>(unit(i * width + u, c)); },
                    column);
-      each<4>([&](auto k) KVPOLICY_INLINED { sums[i] = mul_add(column[k], repeated(row[c + k]), sums[i]); });
+      unrolled<4>([&](auto k) KVPOLICY_INLINED { sums[i] = mul_add(column[k], splat(row[c + k]), sums[i]); });
     });
   }
-  each<vectors>([&](auto i) KVPOLICY_INLINED { store(sums[i], out + i * width); });
+  unrolled<vectors>([&](auto i) KVPOLICY_INLINED { store(sums[i], out + i * width); });
   for (; c < weights.columns; ++c) {
     for (int u = 0; u < unit_weights::units; ++u) out[u] = mul_add(*unit(u, c), row[c], out[u]);
   }

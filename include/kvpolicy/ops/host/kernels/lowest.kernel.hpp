@@ -4,7 +4,7 @@
 struct every_score {
   float const* scores;
 
-  KVPOLICY_OP floats load(int e) const { return load_once(scores + e); }
+  KVPOLICY_OP floats read(int e) const { return load_into_register(scores + e); }
   KVPOLICY_OP float at(int e) const { return scores[e]; }
   KVPOLICY_OP void prefetch(int e) const { __builtin_prefetch(scores + e, 0, 3); }
 };
@@ -15,10 +15,10 @@ struct scores_inside {
   int const* position;
   position_range positions;
 
-  KVPOLICY_OP floats load(int e) const {
-    ints const at = load_as(ints{}, position + e);
-    mask const outside = (same_as(at, positions.low) > at) | !(same_as(at, positions.high) > at);
-    return choose(outside, repeated(__builtin_inff()), load_once(scores + e));
+  KVPOLICY_OP floats read(int e) const {
+    ints const at = load(position + e);
+    mask const outside = (splat(positions.low) > at) | !(splat(positions.high) > at);
+    return choose(outside, splat(__builtin_inff()), load_into_register(scores + e));
   }
   KVPOLICY_OP float at(int e) const { return positions.has(position[e]) ? scores[e] : __builtin_inff(); }
   KVPOLICY_OP void prefetch(int e) const {
@@ -39,16 +39,16 @@ struct lowest_score {
 template <int Vectors, class Scores>
 KVPOLICY_OP floats lowest_of_columns(Scores const& scores, int e, mask& nan) {
   if constexpr (Vectors == 1) {
-    floats const some = scores.load(e);
-    nan = nan | unordered(some, some);
+    floats const some = scores.read(e);
+    nan = nan | either_is_nan(some, some);
     return some;
   } else if constexpr (Vectors == 2) {
-    floats const some = scores.load(e), more = scores.load(e + width);
-    nan = nan | unordered(some, more);
-    return smaller(some, more);
+    floats const some = scores.read(e), more = scores.read(e + width);
+    nan = nan | either_is_nan(some, more);
+    return min_or_second(some, more);
   } else {
     floats const some = lowest_of_columns<Vectors / 2>(scores, e, nan);
-    return smaller(some, lowest_of_columns<Vectors / 2>(scores, e + Vectors / 2 * width, nan));
+    return min_or_second(some, lowest_of_columns<Vectors / 2>(scores, e + Vectors / 2 * width, nan));
   }
 }
 
@@ -73,14 +73,14 @@ KVPOLICY_OP lowest_score lowest_in(Scores const& scores, int count) {
   constexpr int vectors = 16, block = vectors * width;
   constexpr int ahead = 1024;  // entries: behind a short row the row of the next lane begins
   if (count < width) return lowest_of_few(scores, count);
-  floats low = repeated(__builtin_inff());
-  ints first = same_as(ints{}, 0), last = first;
-  mask nan = unordered(low, low);
+  floats low = splat(__builtin_inff());
+  ints first = splat(0), last = first;
+  mask nan = either_is_nan(low, low);
   auto const note = [&](floats here, int e) KVPOLICY_INLINED {
-    ints const now = same_as(ints{}, e);
+    ints const now = splat(e);
     first = choose(here < low, now, first);
     last = choose(here <= low, now, last);
-    low = smaller(here, low);
+    low = min_or_second(here, low);
   };
   int e = static_cast<int>((0 - reinterpret_cast<std::uintptr_t>(scores.scores) / sizeof(float)) % width);
   if (e > 0) note(lowest_of_columns<1>(scores, 0, nan), 0);
@@ -94,8 +94,8 @@ KVPOLICY_OP lowest_score lowest_in(Scores const& scores, int count) {
   int begin[width], end[width];
   store(first, begin);
   store(last, end);
-  float const least = least_of(low);
-  unsigned columns = bits_of(low == repeated(least));
+  float const least = reduce_min(low);
+  unsigned columns = bits_of(low == splat(least));
   lowest_score found{least, -1, (columns & (columns - 1)) != 0, any(nan)};
   for (; columns != 0; columns &= columns - 1) {
     int const column = __builtin_ctz(columns);
@@ -123,12 +123,12 @@ KVPOLICY_OP int newest_equal(float const* scores, int const* position, int count
     bool const equal = scores[e] == value && positions.has(position[e]);
     if (equal && (found < 0 || position[e] > position[found])) found = e;
   };
-  ints newest = same_as(ints{}, -1), at = newest, now = counting_as(newest, 0);
+  ints newest = splat(-1), at = newest, now = iota(vector_tag{}, 0);
   int e = 0;
-  for (; e + width <= count; e += width, now = now + same_as(now, width)) {
-    ints const here = load_as(now, position + e);
-    mask const newer = (load_once(scores + e) == repeated(value)) & (here > newest) &
-                       !(same_as(here, positions.low) > here) & (same_as(here, positions.high) > here);
+  for (; e + width <= count; e += width, now = now + splat(width)) {
+    ints const here = load(position + e);
+    mask const newer = (load_into_register(scores + e) == splat(value)) & (here > newest) &
+                       !(splat(positions.low) > here) & (splat(positions.high) > here);
     at = choose(newer, now, at);
     newest = choose(newer, here, newest);
   }
@@ -150,10 +150,10 @@ inline int lowest_of(float const* scores, int const* position, int count, positi
 }
 
 inline int count_from(int const* position, int count, int limit) {
-  ints const none = same_as(ints{}, 0), one = same_as(none, 1), end = same_as(none, limit);
+  ints const none = splat(0), one = splat(1), end = splat(limit);
   ints counts = none;
   int e = 0;
-  for (; e + width <= count; e += width) counts = counts + choose(end > load_as(none, position + e), none, one);
+  for (; e + width <= count; e += width) counts = counts + choose(end > load(position + e), none, one);
   int of_columns[width], found = 0;
   store(counts, of_columns);
   for (int const some : of_columns) found += some;

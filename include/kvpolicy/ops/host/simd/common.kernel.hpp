@@ -1,41 +1,40 @@
 // What is written once for the vectors of every instruction set: loops, arithmetic, and functions of floats. See
 // simd/operations.hpp.
 
-/// Calls f(0), f(1), ..., f(N - 1), each with a constant.
+// Loops
+
 template <int N, class F>
-KVPOLICY_OP void each(F const& f) {
+KVPOLICY_OP void unrolled(F const& f) {
   [&]<int... I>(std::integer_sequence<int, I...>)
       KVPOLICY_INLINED { (f(std::integral_constant<int, I>{}), ...); }(std::make_integer_sequence<int, N>{});
 }
-
-/// Calls f(vector, e) for each whole vector of entries from e on, and f(number, e) for each entry behind them. The
-/// first argument says by its type how many entries it is about.
-template <class F>
-KVPOLICY_OP void for_each_vector(int count, F const& f) {
-  int e = 0;
-  if constexpr (has_integers) {
-    for (; e + width <= count; e += width) f(ints{}, e);
+template <bool Vectors = true, class F>
+KVPOLICY_OP void for_each_vector(int begin, int end, F const& f) {
+  if constexpr (Vectors) {
+    for (; begin + width <= end; begin += width) f(vector_tag{}, begin);
   }
-  for (; e < count; ++e) f(one_int{}, e);
+  for (; begin < end; ++begin) f(scalar_tag{}, begin);
 }
 
-/// Calls f(vector, i) for each whole vector of floats from i = begin on, and f(number, i) for each float behind them.
-/// The first argument says by its type how many floats it is about.
-template <class F>
-KVPOLICY_OP void for_each_float(int begin, int end, F const& f) {
-  for (; begin + width <= end; begin += width) f(floats{}, begin);
-  for (; begin < end; ++begin) f(0.0f, begin);
-}
+// Operations that take a tag, and scalars beside vectors
 
-/// Elements as floats: a vector of them, or one.
+constexpr int width_of(vector_tag) { return width; }
+template <class Number>
+KVPOLICY_OP auto load(vector_tag, Number const* from) {
+  return load(from);
+}
+template <class Number>
+KVPOLICY_OP auto splat(vector_tag, Number value) {
+  return splat(value);
+}
 template <codec Element>
-KVPOLICY_OP floats load_elements(floats, std::byte const* from) {
+KVPOLICY_OP floats load_elements(vector_tag, std::byte const* from) {
   if constexpr (Element == codec::f16) return load_f16(from);
   if constexpr (Element == codec::bf16) return load_bf16(from);
-  if constexpr (Element == codec::f32) return load_floats(from);
+  if constexpr (Element == codec::f32) return load(reinterpret_cast<float const*>(from));
 }
 template <codec Element>
-KVPOLICY_OP float load_elements(float, std::byte const* from) {
+KVPOLICY_OP float load_elements(scalar_tag, std::byte const* from) {
   return load(Element, from);
 }
 template <codec Element>
@@ -48,109 +47,114 @@ template <codec Element>
 KVPOLICY_OP void store_elements(float number, std::byte* to) {
   store(Element, number, to);
 }
-KVPOLICY_OP floats load_as(floats, float const* from) { return load_floats(from); }
-KVPOLICY_OP float load_as(float, float const* from) { return *from; }
 KVPOLICY_OP void store(float number, float* to) { *to = number; }
-KVPOLICY_OP floats repeated_as(floats, float value) { return repeated(value); }
-KVPOLICY_OP float repeated_as(float, float value) { return value; }
-KVPOLICY_OP float highest(float a, float b) { return b != b ? b : b > a ? b : a; }
+KVPOLICY_OP floats comparable(floats some) { return some; }
+KVPOLICY_OP one_float comparable(float number) { return {number}; }
 
-/// Keeps compilers from fusing this product with a sum.
-template <class Vector>
-KVPOLICY_OP void keep_rounded([[maybe_unused]] Vector& product) {
-#if defined(__x86_64__)
-  asm("" : "+v"(product));
-#endif
-}
-/// a b, rounded.
-KVPOLICY_OP floats product(floats a, floats b) {
-  floats made{a.of * b.of};
-  keep_rounded(made.of);
+// Arithmetic
+
+KVPOLICY_OP floats load_into_register(float const* from) {
+  floats made = load(from);
+  keep_in_register(made.raw);
   return made;
 }
-KVPOLICY_OP float product(float a, float b) {
+KVPOLICY_OP floats operator+(floats a, floats b) { return {a.raw + b.raw}; }
+KVPOLICY_OP floats operator-(floats a, floats b) { return {a.raw - b.raw}; }
+KVPOLICY_OP floats operator-(floats a) { return {-a.raw}; }
+KVPOLICY_OP floats operator*(floats a, floats b) { return {a.raw * b.raw}; }
+KVPOLICY_OP floats operator/(floats a, floats b) { return {a.raw / b.raw}; }
+KVPOLICY_OP doubles operator+(doubles a, doubles b) { return {a.raw + b.raw}; }
+KVPOLICY_OP four operator+(four a, four b) { return {a.raw + b.raw}; }
+template <class Vector>
+KVPOLICY_OP Vector add_square(Vector a, Vector b) {
+  return mul_add(a, a, b);
+}
+template <class Vector>
+KVPOLICY_OP void keep_rounded([[maybe_unused]] Vector& raw) {
+#if defined(__x86_64__)
+  asm("" : "+v"(raw));
+#endif
+}
+KVPOLICY_OP floats mul_rounded(floats a, floats b) {
+  floats made{a.raw * b.raw};
+  keep_rounded(made.raw);
+  return made;
+}
+KVPOLICY_OP float mul_rounded(float a, float b) {
   float made = a * b;
   keep_rounded(made);
   return made;
 }
 
-/// Numbers that more than one operation uses.
-KVPOLICY_OP floats load_once(float const* from) {
-  floats made = load_floats(from);
-  once(made.of);
-  return made;
-}
-KVPOLICY_OP floats operator-(floats a, floats b) { return {a.of - b.of}; }
-KVPOLICY_OP floats operator-(floats a) { return {-a.of}; }
-KVPOLICY_OP floats operator*(floats a, floats b) { return {a.of * b.of}; }
-KVPOLICY_OP floats operator/(floats a, floats b) { return {a.of / b.of}; }
-KVPOLICY_OP four operator+(four a, four b) { return {a.of + b.of}; }
-KVPOLICY_OP four larger(four a, four b) { return {a.of > b.of ? a.of : b.of}; }
-/// The larger number; NaN propagates from either side.
-KVPOLICY_OP floats highest(floats a, floats b) { return choose(b == b, larger(b, a), b); }
-KVPOLICY_OP four highest(four a, four b) { return {((a.of >= b.of) | (a.of != a.of)) ? a.of : b.of}; }
+// Maxima, and reductions of a vector
 
-/// Combines the quarters of a vector, one by one.
+KVPOLICY_OP four max_or_second(four a, four b) { return {a.raw > b.raw ? a.raw : b.raw}; }
+KVPOLICY_OP four min_or_second(four a, four b) { return {a.raw < b.raw ? a.raw : b.raw}; }
+KVPOLICY_OP float max_nan(float a, float b) { return a >= b || a != a ? a : b; }
+KVPOLICY_OP floats max_nan(floats a, floats b) { return choose(b == b, max_or_second(b, a), b); }
+KVPOLICY_OP four max_nan(four a, four b) { return {((a.raw >= b.raw) | (a.raw != a.raw)) ? a.raw : b.raw}; }
+
 template <class F>
 KVPOLICY_OP four fold_quarters(floats some, F const& f) {
   four made = quarter<0>(some);
-  each<width / 4 - 1>([&](auto i) KVPOLICY_INLINED { made = f(made, quarter<i + 1>(some)); });
+  unrolled<width / 4 - 1>([&](auto i) KVPOLICY_INLINED { made = f(made, quarter<i + 1>(some)); });
   return made;
 }
-KVPOLICY_OP float sum(four a) { return (a.of[0] + a.of[1]) + (a.of[2] + a.of[3]); }
-KVPOLICY_OP float sum(floats some) {
-  return sum(fold_quarters(some, [](auto a, auto b) KVPOLICY_INLINED { return a + b; }));
+KVPOLICY_OP float reduce_add(four a) { return (a.raw[0] + a.raw[1]) + (a.raw[2] + a.raw[3]); }
+KVPOLICY_OP float reduce_add(floats some) {
+  return reduce_add(fold_quarters(some, [](auto a, auto b) KVPOLICY_INLINED { return a + b; }));
 }
-KVPOLICY_OP float highest(four a) {  // in vectors: a branch would often be mispredicted
+KVPOLICY_OP float reduce_max(four a) {  // in vectors: a branch would often be mispredicted
   using numbers = typename vector_of<4>::floats;
-  a = highest(a, four{numbers{a.of[1], a.of[0], a.of[3], a.of[2]}});
-  return highest(a, four{numbers{a.of[2], a.of[3], a.of[0], a.of[1]}}).of[0];
+  a = max_nan(a, four{numbers{a.raw[1], a.raw[0], a.raw[3], a.raw[2]}});
+  return max_nan(a, four{numbers{a.raw[2], a.raw[3], a.raw[0], a.raw[1]}}).raw[0];
 }
-KVPOLICY_OP float highest(floats some) {
-  return highest(fold_quarters(some, [](auto a, auto b) KVPOLICY_INLINED { return highest(a, b); }));
+KVPOLICY_OP float reduce_max(floats some) {
+  return reduce_max(fold_quarters(some, [](auto a, auto b) KVPOLICY_INLINED { return max_nan(a, b); }));
+}
+KVPOLICY_OP float reduce_min(floats some) {
+  four const a = fold_quarters(some, [](auto b, auto c) KVPOLICY_INLINED { return min_or_second(b, c); });
+  float const low = a.raw[0] < a.raw[1] ? a.raw[0] : a.raw[1], high = a.raw[2] < a.raw[3] ? a.raw[2] : a.raw[3];
+  return low < high ? low : high;
 }
 
-/// e^x, of which `turns` is x / ln 2 as a whole number, to 2 units in the last place; 0 for x below -87. NaN stays NaN.
+// Functions
+
 template <class Whole>
-KVPOLICY_OP floats exp_by(floats x, Whole turns) {
-  floats const n = as_floats(turns);
-  floats const f = mul_add(n, repeated(2.12194440e-4f), mul_add(n, repeated(-0.693359375f), x));  // ln 2 in two parts
-  floats p = mul_add(f, repeated(1.9875691500e-4f), repeated(1.3981999507e-3f));
-  p = mul_add(p, f, repeated(8.3334519073e-3f));
-  p = mul_add(p, f, repeated(4.1665795894e-2f));
-  p = mul_add(p, f, repeated(1.6666665459e-1f));
-  p = mul_add(p, f, repeated(5.0000001201e-1f));
-  p = mul_add(p * f, f, f) + repeated(1);
-  return only(not_below(x, repeated(-87)), scale_by_power(p, turns));
+KVPOLICY_OP floats exp_by(floats x, Whole exponent) {
+  floats const n = to_floats(exponent);
+  floats const f = mul_add(n, splat(2.12194440e-4f), mul_add(n, splat(-0.693359375f), x));  // ln 2 in two parts
+  floats p = mul_add(f, splat(1.9875691500e-4f), splat(1.3981999507e-3f));
+  p = mul_add(p, f, splat(8.3334519073e-3f));
+  p = mul_add(p, f, splat(4.1665795894e-2f));
+  p = mul_add(p, f, splat(1.6666665459e-1f));
+  p = mul_add(p, f, splat(5.0000001201e-1f));
+  p = mul_add(p * f, f, f) + splat(1.0f);
+  return choose_or_zero(not_less(x, splat(-87.0f)), scale_by_power(p, exponent));
 }
-/// e^x for x that is at most 0 or NaN.
 KVPOLICY_OP floats exp_of_negative(floats x) {
-  return exp_by(x, truncated(mul_add(x, repeated(1.44269504f), repeated(-0.5f))));
+  return exp_by(x, truncate(mul_add(x, splat(1.44269504f), splat(-0.5f))));
 }
-/// e^x for any x; above 88 it is e^88.
 KVPOLICY_OP floats exp_of_any(floats x) {
-  x = smaller(repeated(88), x);
-  floats turns = x * repeated(1.44269504f);
-  once(turns.of);
-  return exp_by(x, truncated(turns + choose(turns < no_floats(), repeated(-0.5f), repeated(0.5f))));
+  x = min_or_second(splat(88.0f), x);
+  floats exponent = x * splat(1.44269504f);
+  keep_rounded(exponent.raw);
+  return exp_by(x, truncate(exponent + choose(exponent < floats{}, splat(-0.5f), splat(0.5f))));
 }
-/// The whole number nearest to x / ln 2, for `exp_by` where numbers are scaled by floats.
-KVPOLICY_OP floats nearest_turns(floats x) {
-  floats const rounds = repeated(12582912);  // 1.5 * 2^23: a number that is added to it becomes an integer
-  return mul_add(x, repeated(1.44269504f), rounds) - rounds;
+KVPOLICY_OP floats nearest_exponent(floats x) {
+  floats const rounds = splat(12582912.0f);  // 1.5 * 2^23: a number that is added to it becomes an integer
+  return mul_add(x, splat(1.44269504f), rounds) - rounds;
 }
-
-/// tanh x, to 3 units in the last place. NaN stays NaN, and an infinity becomes 1 or -1.
 KVPOLICY_OP floats tanh_of(floats x) {
-  mask const is_negative = x < no_floats();
+  mask const is_negative = x < floats{};
   floats const size = choose(is_negative, -x, x);
   floats const square = x * x;
-  floats near = mul_add(square, repeated(-5.70498872745e-3f), repeated(2.06390887954e-2f));  // Cephes, |x| < 0.625
-  near = mul_add(near, square, repeated(-5.37397155531e-2f));
-  near = mul_add(near, square, repeated(1.33314422036e-1f));
-  near = mul_add(near, square, repeated(-3.33332819422e-1f));
+  floats near = mul_add(square, splat(-5.70498872745e-3f), splat(2.06390887954e-2f));  // Cephes, |x| < 0.625
+  near = mul_add(near, square, splat(-5.37397155531e-2f));
+  near = mul_add(near, square, splat(1.33314422036e-1f));
+  near = mul_add(near, square, splat(-3.33332819422e-1f));
   near = mul_add(near * square, x, x);
-  floats const shrunk = exp_of_negative(size * repeated(-2));
-  floats const far = (repeated(1) - shrunk) / (repeated(1) + shrunk);
-  return choose(size < repeated(0.625f), near, choose(is_negative, -far, far));
+  floats const shrunk = exp_of_negative(size * splat(-2.0f));
+  floats const far = (splat(1.0f) - shrunk) / (splat(1.0f) + shrunk);
+  return choose(size < splat(0.625f), near, choose(is_negative, -far, far));
 }
