@@ -35,7 +35,7 @@ std::uint64_t of_sums(kv::isa level) {
           kernels.sum_of(element)(rows.data(), rows.data(), count, dims, divisor, to.data());
         }
         if (element == kv::codec::f32) kernels.max_f32(rows.data(), rows.data(), count, dims, to.data());
-        if (element == kv::codec::f16) kernels.widen_f16(rows[0], dims, wide.data());
+        if (element == kv::codec::f16) kernels.convert_f16(rows[0], dims, wide.data());
         all.add(std::span<float const>(to));
         all.add(std::span<float const>(wide));
       }

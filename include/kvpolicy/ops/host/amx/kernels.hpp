@@ -18,9 +18,9 @@ struct amx_blocks {
 
   static constexpr product_kernels kernels = [] {
     product_kernels made = avx512_bf16::logits_of_pairs[Rows];
-    made.set(product::tiles_f16, amx_products<Rows, codec::f16, 3>::all);
-    made.set(product::tiles_bf16, amx_products<Rows, codec::bf16, 1>::all);
-    made.set(product::tiles_split, amx_products<Rows, codec::bf16, 3>::all);
+    made.set(product_kernel::tiles_f16, amx_products<Rows, codec::f16, 3>::all);
+    made.set(product_kernel::tiles_bf16, amx_products<Rows, codec::bf16, 1>::all);
+    made.set(product_kernel::tiles_split, amx_products<Rows, codec::bf16, 3>::all);
     if constexpr (Rows == most_rows) made.sweep_bf16 = amx_sweeps::run;
     made.pack_tiles = amx_rows::pack;
     made.begin_tiles = begin;

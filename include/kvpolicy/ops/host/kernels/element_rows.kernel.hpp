@@ -52,12 +52,21 @@ inline void max_of_rows(std::byte const* const* rows, std::byte const* const* ah
       [&](auto, auto some, int d) KVPOLICY_INLINED { store(some, to + d); });
 }
 
-inline void widen_f16(std::byte const* from, int dims, float* to) {
+template <codec Element>
+inline void convert(std::byte const* from, int dims, float* to) {
   for_each_vector(0, dims, [&](auto kind, int d) KVPOLICY_INLINED {
-    store(load_elements<codec::f16>(kind, from + 2 * std::ptrdiff_t{d}), to + d);
+    store(load_elements<Element>(kind, from + bytes_of(Element) * std::ptrdiff_t{d}), to + d);
   });
 }
 
 inline constexpr element_rows_kernels element_rows{
-    add_rows<codec::f32>,        add_rows<codec::f16>,        add_rows<codec::bf16>,        max_of_rows,
-    add_sum_of_rows<codec::f32>, add_sum_of_rows<codec::f16>, add_sum_of_rows<codec::bf16>, widen_f16};
+    .f32 = add_rows<codec::f32>,
+    .f16 = add_rows<codec::f16>,
+    .bf16 = add_rows<codec::bf16>,
+    .max_f32 = max_of_rows,
+    .sum_f32 = add_sum_of_rows<codec::f32>,
+    .sum_f16 = add_sum_of_rows<codec::f16>,
+    .sum_bf16 = add_sum_of_rows<codec::bf16>,
+    .convert_f16 = convert<codec::f16>,
+    .convert_bf16 = convert<codec::bf16>,
+};

@@ -18,7 +18,7 @@ struct unit_weights {
 
 struct gates_kernels {
   /// row[d] *= by[d] / sqrt(mean of the row's squares + 1e-6).
-  void (*normalise)(float* row, int dims, float const* by) = nullptr;
+  void (*rms_normalise)(float* row, int dims, float const* by) = nullptr;
   /// row[u] = silu(row[u] + bias[u]); `units` is a multiple of the block size.
   void (*activate)(float* row, int units, float const* bias) = nullptr;
   /// out[u] = sum over c of row[c] * weights of unit u [c], in the order of the columns, as in the products of blocks:

@@ -1,6 +1,6 @@
 // Kernels of the gates: kernels/gates.hpp says what they promise.
 
-inline void normalise(float* row, int dims, float const* by) {
+inline void rms_normalise(float* row, int dims, float const* by) {
   floats squares = floats{};
   int d = 0;
   for (; d + width <= dims; d += width) squares = mul_add(load(row + d), load(row + d), squares);
@@ -25,7 +25,7 @@ inline void activate(float* row, int units, float const* bias) {
 inline constexpr int columns_ahead = 192;  ///< how far weights are prefetched: that many floats of sixteen units
 
 /// Prefetches the lines of all units that are read `columns_ahead` columns after column `c`.
-KVPOLICY_OP void fetch_ahead(unit_weights const& weights, int c) {
+KVPOLICY_OP void prefetch_ahead(unit_weights const& weights, int c) {
   int const ahead = c + columns_ahead;
   float const* const at = ahead < weights.columns ? weights.of_unit + ahead : weights.next + (ahead - weights.columns);
   for (int u = 0; u < unit_weights::units; ++u) __builtin_prefetch(at + u * weights.stride, 0, 3);
@@ -38,7 +38,7 @@ inline void sum_units(unit_weights const& weights, float const* row, float* out)
   auto const unit = [&](int u, int c) KVPOLICY_INLINED { return weights.of_unit + u * weights.stride + c; };
   int c = 0;
   for (; c + 4 <= weights.columns; c += 4) {
-    if (c % floats_of_a_line == 0) fetch_ahead(weights, c);
+    if (c % floats_of_a_line == 0) prefetch_ahead(weights, c);
     unrolled<vectors>([&](auto i) KVPOLICY_INLINED {
       floats column[4];
       load_columns([&](int u) KVPOLICY_INLINED { return reinterpret_cast<std::byte const*>(unit(i * width + u, c)); },
@@ -52,4 +52,4 @@ inline void sum_units(unit_weights const& weights, float const* row, float* out)
   }
 }
 
-inline constexpr gates_kernels gates{normalise, activate, sum_units};
+inline constexpr gates_kernels gates{rms_normalise, activate, sum_units};

@@ -185,32 +185,18 @@ inline void multiply_quads(void const* const* keys, int count, int dims, void co
   }
 }
 
-inline void widen(codec element, std::byte const* from, int dims, float* to) {
-  int d = 0;
-  unrolled<2>([&](auto is_f16) KVPOLICY_INLINED {
-    constexpr codec converted = is_f16 ? codec::f16 : codec::bf16;
-    if constexpr (has_f16 || !is_f16) {
-      for (; element == converted && d + width <= dims; d += width) {
-        store(load_elements<converted>(vector_tag{}, from + 2 * std::ptrdiff_t{d}), to + d);
-      }
-    }
-  });
-  load_row(element, from + std::ptrdiff_t{d} * bytes_of(element), bytes_of(element), dims - d, to + d);
-}
-
 template <int Rows>
 constexpr product_kernels make_products() {
   product_kernels made{};
-  made.widen = widen;
   made.numbers_of_a_vector = width;
   if constexpr (Rows > few_rows) {
-    made.set(product::columns, columns_of<of_floats, Rows>);
-    made.one_by_one = multiply_columns<of_floats, Rows, 1, Rows / width>;
+    made.set(product_kernel::columns, columns_of<of_floats, Rows>);
+    made.single_key_columns = multiply_columns<of_floats, Rows, 1, Rows / width>;
   } else {
-    made.set(product::rows, multiply_rows<codec::f32>);
-    if constexpr (has_f16) made.set(product::rows_f16, multiply_rows<codec::f16>);
-    if constexpr (width == 8) made.set(product::rows_bf16, multiply_rows<codec::bf16>);
-    if constexpr (width == 16) made.set(product::quads, multiply_quads<of_floats, 1, 8, floats>);
+    made.set(product_kernel::rows, multiply_rows<codec::f32>);
+    if constexpr (has_f16) made.set(product_kernel::rows_f16, multiply_rows<codec::f16>);
+    if constexpr (width == 8) made.set(product_kernel::rows_bf16, multiply_rows<codec::bf16>);
+    if constexpr (width == 16) made.set(product_kernel::quads, multiply_quads<of_floats, 1, 8, floats>);
   }
   return made;
 }

@@ -9,10 +9,11 @@ template <int Rows>
 constexpr product_kernels make_products_of_pairs() {
   product_kernels made = avx512::logits[Rows];  // what is not made of pairs
   if constexpr (Rows > few_rows) {
-    made.set(product::columns_bf16, columns_of<of_pairs, Rows>);
+    made.set(product_kernel::columns_bf16, columns_of<of_pairs, Rows>);
   } else {
-    made.set(product::quads_bf16, multiply_quads<of_pairs, 1, 12, floats>);  // enough chains to hide their latency
-    made.set(product::quads_split, multiply_quads<of_pairs, 2, 8, floats>);
+    made.set(product_kernel::quads_bf16,
+             multiply_quads<of_pairs, 1, 12, floats>);  // enough chains to hide their latency
+    made.set(product_kernel::quads_split, multiply_quads<of_pairs, 2, 8, floats>);
   }
   return made;
 }

@@ -33,7 +33,7 @@ KVPOLICY_OP void gelu(floats& x, floats& y) {
   y = mul_add(half_y, y_above * (both * x_below), half_y);
 }
 
-inline void perceive(hidden_tile const& tile, float* out) {
+inline void add_gelu_units(hidden_tile const& tile, float* out) {
   for (int e = 0; e < tile.count; ++e) {
     auto const units = [&](int u) KVPOLICY_INLINED {  // before gelu
       floats const value = load(tile.products + e * units_of_a_block + u) + load(tile.constant + u);
@@ -67,8 +67,8 @@ KVPOLICY_OP float exp_row(float* row, float row_max) {
   return reduce_add(total);
 }
 
-inline void shift(float const* from, int count, float const* constant, float const* slope, float const* rule, float* to,
-                  std::int64_t stride) {
+inline void add_bias(float const* from, int count, float const* constant, float const* slope, float const* rule,
+                     float* to, std::int64_t stride) {
   for (int i = 0; i < units_of_a_block; i += width) {
     floats const base = load(constant + i), step = load(slope + i);
     for (int e = 0; e < count; ++e) {
@@ -78,16 +78,16 @@ inline void shift(float const* from, int count, float const* constant, float con
   }
 }
 
-inline void attend(float const* from, int count, float const* constant, float const* slope, float const* rule,
-                   float* to, std::int64_t stride) {
-  shift(from, count, constant, slope, rule, to, stride);
+inline void softmax_block(float const* from, int count, float const* constant, float const* slope, float const* rule,
+                          float* to, std::int64_t stride) {
+  add_bias(from, count, constant, slope, rule, to, stride);
   for (int e = 0; e < count; ++e, to += stride) {
     float const share = 1.0f / exp_row(to, largest_of(to, -std::numeric_limits<float>::infinity()));
     for (int i = 0; i < units_of_a_block; i += width) store(load(to + i) * splat(share), to + i);
   }
 }
 
-inline void advance(float* values, int count, int there, float* row_max, float* sums, float* shrink) {
+inline void advance_softmax(float* values, int count, int there, float* row_max, float* sums, float* shrink) {
   constexpr float least = -std::numeric_limits<float>::infinity();
   for (int e = 0; e < count; ++e) {
     float* const row = values + e * units_of_a_block;
@@ -100,7 +100,7 @@ inline void advance(float* values, int count, int there, float* row_max, float* 
   }
 }
 
-inline void blend(float const* from, int count, float const* shrink, float* to, std::int64_t stride) {
+inline void scale_and_add(float const* from, int count, float const* shrink, float* to, std::int64_t stride) {
   for (int e = 0; e < count; ++e) {
     for (int i = 0; i < units_of_a_block; i += width) {
       float* const at = to + e * stride + i;
@@ -115,4 +115,5 @@ inline void divide(float const* from, int dims, float by, float* to) {
                   [&](auto kind, int d) KVPOLICY_INLINED { store(load(kind, from + d) / splat(kind, by), to + d); });
 }
 
-inline constexpr residual_kernels residual{perceive, attend, advance, blend, shift, divide};
+inline constexpr residual_kernels residual{add_gelu_units, softmax_block, advance_softmax,
+                                           scale_and_add,  add_bias,      divide};
