@@ -20,10 +20,9 @@
 namespace KVPOLICY_NAMESPACE::detail {
 
 [[gnu::used]] auto const kernels_of_the_host = std::tuple{
-    &bounds_of_isa,     &element_rows_of_isa, &gates_of_isa,       &listing_of_isa,      &lowest_of_isa,
-    &norms_of_isa,      &pools_of_isa,        &residual_of_isa,    &ropes_of_isa,        &select_of_isa,
-    &slots_of_isa,      &transpose_of_isa,    &products_of_isa<4>, &products_of_isa<16>, &products_of_isa<32>,
-    &softmax_of_isa<4>, &softmax_of_isa<16>,  &softmax_of_isa<32>,
+    &bounds_of_isa, &element_rows_of_isa, &gates_of_isa,   &listing_of_isa,   &logits_of_isa,
+    &lowest_of_isa, &norms_of_isa,        &pool_of_isa,    &residual_of_isa,  &rope_of_isa,
+    &select_of_isa, &slots_of_isa,        &softmax_of_isa, &transpose_of_isa,
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

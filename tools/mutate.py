@@ -103,6 +103,7 @@ COVER = [
     ("ops/host/kernels/rope*.hpp", "ops/golden/rows ops/rerotate"),
     ("ops/host/kernels/gates*.hpp", "ops/golden/heads ops/gates"),
     ("ops/host/kernels/residual*.hpp", "ops/golden/heads ops/gates"),
+    ("ops/host/row_products.hpp", "ops/golden/heads ops/gates"),
     ("ops/host/simd/*.hpp", "ops/golden/passes ops/golden/attention ops/slot_kernels ops/listed_kernels"),
     ("ops/*ring_append.hpp", "ops/ring_append"),
     ("ops/*attention_mass.hpp", "ops/blocks ops/attention_mass"),

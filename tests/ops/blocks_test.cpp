@@ -377,7 +377,7 @@ TEST_SUITE("ops/host/attention_mass") {
   }
 }
 
-TEST_SUITE("ops/host/simd/math") {
+TEST_SUITE("ops/host/simd/common") {
   TEST_CASE("e^x is right to 2 units in the last place from -87 to 88, 0 below, and NaN of NaN") {
     std::vector<double> values{0, -0.0, -87, 88, 87.5, 1e-30, -1e-30, 0.5, -0.5, 0.34657, -0.34658, 0.35, -0.35};
     for (int i = 0; i < 1000; ++i) values.push_back(-86.99 + i * 174.98 / 999);

@@ -148,7 +148,7 @@ TEST_CASE("sums and maxima of rows are those of a loop over the rows, bit for bi
         CHECK(same(sum, expected));
         if (element == kv::codec::f16) {
           std::vector<float> wide(sum.size()), numbers(sum.size());
-          kernels.widen_f16(at[0], dims, wide.data());
+          kernels.convert_f16(at[0], dims, wide.data());
           for (std::size_t d = 0; d < numbers.size(); ++d)
             numbers[d] = static_cast<float>(decoded(element, at[0] + static_cast<std::ptrdiff_t>(d) * 2));
           CHECK(same(wide, numbers));

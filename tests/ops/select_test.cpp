@@ -206,7 +206,7 @@ TEST_SUITE("ops/top_k: long rows") {
           }
           auto const most = static_cast<int>(expected.size());
           std::vector<int> listed(static_cast<std::size_t>(most) + 16, -77);
-          kv::detail::row_ahead nothing(row.data(), 0);
+          kv::detail::row_prefetcher nothing(row.data(), 0);
           CHECK(kernels.emit(row.data(), count, 100, {3, ties, most}, listed.data(), nothing) == most);
           expected.resize(expected.size() + 16, -77);
           CHECK(listed == expected);

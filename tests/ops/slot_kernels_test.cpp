@@ -16,8 +16,8 @@ namespace slot_kernels_test {
 using namespace kvpolicy_test;
 namespace kv = kvpolicy;
 
-std::vector<kv::detail::slot_kernels> passes() {
-  std::vector<kv::detail::slot_kernels> all;
+std::vector<kv::detail::slots_kernels> passes() {
+  std::vector<kv::detail::slots_kernels> all;
   for (kv::isa const one : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
     if (one <= kv::best_isa()) all.push_back(kv::detail::slots_of_isa[one]);
   }
@@ -53,7 +53,7 @@ struct list {
 template <class Check>
 void each_list(Check const& check) {
   dice random(8);
-  for (kv::detail::slot_kernels const& with : passes()) {
+  for (kv::detail::slots_kernels const& with : passes()) {
     for (int const count : counts) {
       for (int const percent : {0, 3, 50, 97, 100}) check(with, list(random, count, percent, percent == 50));
     }
@@ -61,8 +61,8 @@ void each_list(Check const& check) {
 }
 
 TEST_SUITE("ops/host/slot_kernels") {
-  TEST_CASE("partition moves marked slots to the front and lists the others, and writes nothing behind them") {
-    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+  TEST_CASE("split moves marked slots to the front and lists the others, and writes nothing behind them") {
+    each_list([](kv::detail::slots_kernels const& with, list const& in) {
       std::vector<int> const stays = in.of_marked(true), goes = in.of_marked(false);
       std::vector<int> slot = in.slot, dropped(goes.size() + 2, -7);
       slot.push_back(-7);
@@ -76,8 +76,8 @@ TEST_SUITE("ops/host/slot_kernels") {
     });
   }
 
-  TEST_CASE("partition can leave the list alone, and sets the bytes of the units that it lists, and no others") {
-    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+  TEST_CASE("split can leave the list alone, and sets the bytes of the units that it lists, and no others") {
+    each_list([](kv::detail::slots_kernels const& with, list const& in) {
       std::vector<int> const stays = in.of_marked(true), goes = in.of_marked(false);
       std::vector<int> const slot = in.slot;
       std::vector<int> dropped(goes.size() + 1, -7);
@@ -99,7 +99,7 @@ TEST_SUITE("ops/host/slot_kernels") {
   }
 
   TEST_CASE("ascends finds one number at any place that is not above the one before it, and a negative first one") {
-    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+    each_list([](kv::detail::slots_kernels const& with, list const& in) {
       std::vector<int> const& position = in.position;
       int const n = in.count();
       CHECK(with.ascends(position.data(), n));
@@ -118,8 +118,8 @@ TEST_SUITE("ops/host/slot_kernels") {
     });
   }
 
-  TEST_CASE("collect_live copies the slots at marked positions and writes the dead slot at all others") {
-    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+  TEST_CASE("take copies the slots at marked positions and writes the dead slot at all others") {
+    each_list([](kv::detail::slots_kernels const& with, list const& in) {
       std::vector<int> const stays = in.of_marked(true);
       std::vector<int> map = in.slot, live(stays.size() + 2, -7), expected = in.slot;
       map.push_back(-7);
@@ -133,8 +133,8 @@ TEST_SUITE("ops/host/slot_kernels") {
     });
   }
 
-  TEST_CASE("redirect_to_dead writes the dead slot at the positions of entries without a mark, and nowhere else") {
-    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+  TEST_CASE("redirect writes the dead slot at the positions of entries without a mark, and nowhere else") {
+    each_list([](kv::detail::slots_kernels const& with, list const& in) {
       std::vector<int> map = in.map, expected = in.map;
       with.redirect_to_dead(in.marks.data(), in.position.data(), in.count(), 99, map.data());
       for (std::size_t e = 0; e < in.slot.size(); ++e) {
@@ -145,7 +145,7 @@ TEST_SUITE("ops/host/slot_kernels") {
   }
 
   TEST_CASE("inside and matches_map find one wrong number at any place, and count_set counts marks") {
-    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+    each_list([](kv::detail::slots_kernels const& with, list const& in) {
       int const n = in.count();
       auto const end = static_cast<unsigned>(n) + 1;
       CHECK(with.inside(in.slot.data(), n, end, 0));

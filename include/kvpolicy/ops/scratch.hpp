@@ -5,6 +5,7 @@
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/verb.hpp>
+#include <string>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -90,6 +91,13 @@ template <executor Executor>
 void check_reserved(char const* call, Executor const& exec, std::size_t needed) {
   expects(exec.reserved() >= needed, call, "exec", "an executor without scratch for this batch",
           "plan and state are made on the executor that runs them");
+}
+
+/// Throws unless the caller has reserved scratch on the executor that runs the gates.
+template <executor Executor>
+void check_gate_scratch(char const* call, Executor const& exec, std::size_t needed) {
+  expects(exec.reserved() >= needed, call, "exec", "an executor without scratch for these weights",
+          [&] { return std::string(call) + ".reserve comes first"; });
 }
 
 }  // namespace detail

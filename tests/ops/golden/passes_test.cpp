@@ -21,7 +21,7 @@ using namespace kvpolicy_test;
 namespace kv = kvpolicy;
 
 std::uint64_t of_norms(kv::isa simd_level, kv::codec element) {
-  kv::detail::norm_kernels const& kernels = kv::detail::norms_of_isa[simd_level];
+  kv::detail::norms_kernels const& kernels = kv::detail::norms_of_isa[simd_level];
   folded all;
   dice random(3);
   auto const width = static_cast<std::size_t>(kv::bytes_of(element));
@@ -76,7 +76,7 @@ std::uint64_t of_lowest(kv::isa simd_level) {
 }
 
 std::uint64_t of_slots(kv::isa simd_level) {
-  kv::detail::slot_kernels const& kernels = kv::detail::slots_of_isa[simd_level];
+  kv::detail::slots_kernels const& kernels = kv::detail::slots_of_isa[simd_level];
   folded all;
   dice random(5);
   for (int count = 0; count < 300; count += count < 70 ? 1 : 37) {

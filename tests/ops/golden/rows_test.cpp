@@ -20,7 +20,7 @@ constexpr kv::codec elements[] = {kv::codec::f32, kv::codec::f16, kv::codec::bf1
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::uint64_t of_sums(kv::isa level) {
-  kv::detail::element_row_kernels const& kernels = kv::detail::element_rows_of_isa[level];
+  kv::detail::element_rows_kernels const& kernels = kv::detail::element_rows_of_isa[level];
   folded all;
   dice random(3);
   for (kv::codec const element : elements) {
@@ -35,7 +35,7 @@ std::uint64_t of_sums(kv::isa level) {
           kernels.sum_of(element)(rows.data(), rows.data(), count, dims, divisor, to.data());
         }
         if (element == kv::codec::f32) kernels.max_f32(rows.data(), rows.data(), count, dims, to.data());
-        if (element == kv::codec::f16) kernels.widen_f16(rows[0], dims, wide.data());
+        if (element == kv::codec::f16) kernels.convert_f16(rows[0], dims, wide.data());
         all.add(std::span<float const>(to));
         all.add(std::span<float const>(wide));
       }

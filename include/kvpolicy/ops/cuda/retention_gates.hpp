@@ -5,6 +5,7 @@
 #include <kvpolicy/ops/cuda/perceptron/gate_scratch.hpp>
 #include <kvpolicy/ops/cuda/perceptron/perceptron.hpp>
 #include <kvpolicy/ops/retention_gates.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {

@@ -5,6 +5,7 @@
 #include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/cuda/perceptron/gate_scratch.hpp>
 #include <kvpolicy/ops/cuda/perceptron/perceptron.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/ops/write_gates.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -112,7 +112,7 @@ struct implementation<ops::add_probabilities_t, host> {
   }
 
   /// The same for one row of each head, as in a step of a decode loop.
-  static void add_one_each(detail::element_row_kernels::sum_function add_sum, attention_probabilities const& from,
+  static void add_one_each(detail::element_rows_kernels::sum_function add_sum, attention_probabilities const& from,
                            part const& now, part const& next, reduction how, by_lane<float> const& mass) {
     std::byte const *rows[detail::rows_at_a_time], *ahead[detail::rows_at_a_time];
     for (int k = 0; k < now.group; ++k) {

@@ -83,7 +83,7 @@ struct implementation<ops::check_list_t, host> {
     int const* const slot = detail::list_row(edit.list, in.where, this_lane) + which.begin;
     int const* const position = in.lanes.position.row(this_lane) + which.begin;
     auto const units = static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31));
-    detail::slot_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
+    detail::slots_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
     if (!passes.inside(slot, count, units, edit.dead)) return false;
     if (edit.map.data == nullptr) return true;
     return passes.matches_map(slot, position, count, detail::map_row(edit.map, edit.map_begin, this_lane));

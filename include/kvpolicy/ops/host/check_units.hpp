@@ -20,7 +20,7 @@ struct implementation<ops::check_units_t, host> {
   static void run(host_executor& exec, keep_set const& keep, cache const& in, bool moves) {
     if (!detail::names_units(in.where)) return;
     detail::unit_pools const pools(in, in.where.table, keep.lanes);
-    detail::slot_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
+    detail::slots_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
     auto const units = static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31));
     detail::scratch_arena arena(exec.scratch(0));
     detail::unit_marks written(moves ? arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units))

@@ -45,7 +45,8 @@ enum class isa { portable, avx2, avx512, avx512_bf16, amx };
 
 namespace detail {
 
-/// A family of kernels: its table for each instruction set. Each namespace of simd/each_isa.hpp has one.
+/// The tables of a family of kernels, one for each instruction set. A family without code for bf16 pairs or AMX uses
+/// its table for AVX-512 there.
 template <class Kernels>
 struct by_isa {
   Kernels const* tables[5];
@@ -62,13 +63,6 @@ struct by_isa {
 // or, for tests, in one source.
 #if defined(KVPOLICY_COMPILED) && !defined(KVPOLICY_COMPILED_KERNELS)
 #define KVPOLICY_COMPILED_KERNELS
-#endif
-/// Defines the table `NAME_of_isa` of a family, or only declares it.
-#if defined(KVPOLICY_COMPILED_KERNELS)
-#define KVPOLICY_TABLE(Kernels, name) extern by_isa<Kernels> const name##_of_isa
-#else
-#define KVPOLICY_TABLE(Kernels, name) \
-  inline constexpr by_isa<Kernels> name##_of_isa { portable::name, avx2::name, avx512::name }
 #endif
 
 /// Allocates memory that begins with a cache line.

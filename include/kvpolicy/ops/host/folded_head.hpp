@@ -6,6 +6,12 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
+/// The first floats of some memory, which begins after them then.
+inline float* take_floats(float*& memory, std::int64_t floats) {
+  memory += floats;
+  return memory - floats;
+}
+
 /// Rows of weights in blocks of 32, packed for multiplication as [block][in][32], and the terms that do not depend on
 /// the key.
 struct packed_rows {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <kvpolicy/ops/host/attention/row_products.hpp>
 #include <kvpolicy/ops/host/folded_head.hpp>
+#include <kvpolicy/ops/host/row_products.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -29,11 +29,11 @@ struct folded_span {
         products_(exec.simd_level()),
         head_(head),
         count_(count),
-        features_(take(temp_storage, std::int64_t{head.dims} * most)),
-        by_channel_(take(temp_storage, std::int64_t{head.dims} * folded.query.padded())),
-        keys_(take(temp_storage, std::int64_t{head.width} * most)),
-        values_(take(temp_storage, std::int64_t{head.width} * most)),
-        rows_(take(temp_storage, std::int64_t{head.width} * most)) {
+        features_(take_floats(temp_storage, std::int64_t{head.dims} * most)),
+        by_channel_(take_floats(temp_storage, std::int64_t{head.dims} * folded.query.padded())),
+        keys_(take_floats(temp_storage, std::int64_t{head.width} * most)),
+        values_(take_floats(temp_storage, std::int64_t{head.width} * most)),
+        rows_(take_floats(temp_storage, std::int64_t{head.width} * most)) {
     pack(span);
     project(head.w_k, head.w_k_bias, terms, keys_);
     project(head.w_v, head.w_v_bias, terms, values_);
@@ -42,11 +42,6 @@ struct folded_span {
   }
 
  private:
-  static float* take(float*& temp_storage, std::int64_t floats) {
-    float* const here = temp_storage;
-    temp_storage += floats;
-    return here;
-  }
   [[nodiscard]] int head_width() const { return head_.width / heads; }
 
   /// features_[channel][entry], with zeros for entries that are not there.

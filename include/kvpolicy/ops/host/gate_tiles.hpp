@@ -3,21 +3,18 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/host/kernels/transpose.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
-#include <string>
+#include <kvpolicy/ops/host/row_products.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// How the work of a gate is divided.
 struct gate_sizes {
-  static constexpr int block = 32;                ///< hidden units of a block
-  static constexpr int rows_of_a_tile = 24;       ///< rows that are multiplied in one call
-  static constexpr int most_tiles = 20;           ///< tiles of a task, at most
-  static constexpr std::int64_t floats = 196608;  ///< working set of a task: three quarters of a MiB
+  static constexpr int block = most_rows;                ///< hidden units of a block: 32
+  static constexpr int rows_of_a_tile = keys_of_a_tile;  ///< rows that are multiplied in one call: 24
+  static constexpr int most_tiles = 20;                  ///< tiles of a task, at most
+  static constexpr std::int64_t floats = 196608;         ///< working set of a task: three quarters of a MiB
 
   [[nodiscard]] static constexpr int padded(int units) { return (units + block - 1) / block * block; }
   /// The number of rows of a task that needs `floats_of_a_row` floats per row.
@@ -26,21 +23,6 @@ struct gate_sizes {
     return static_cast<int>(tiles < 1 ? 1 : tiles > most_tiles ? most_tiles : tiles) * rows_of_a_tile;
   }
 };
-static_assert(gate_sizes::rows_of_a_tile <= keys_of_a_tile, "a tile is multiplied in one call");
-
-/// Throws if the caller has not reserved scratch on the executor that runs the gates.
-inline void check_gate_scratch(char const* call, host_executor const& exec, std::size_t needed) {
-  expects(exec.reserved() >= needed, call, "exec", "an executor without scratch for these weights",
-          [&] { return std::string(call) + ".reserve comes first"; });
-}
-
-/// Converts a row to floats. Its elements are contiguous, or `step` bytes apart.
-inline void widen_row(product_kernels const& blocks, codec element, std::byte const* from, std::int64_t step, int dims,
-                      float* to) {
-  if (step == bytes_of(element)) return blocks.widen(element, from, dims, to);
-  load_row(element, from, step, dims, to);
-}
-
 /// One block of weights, packed for the kernels, which multiplies rows.
 class gate_block {
  public:
@@ -52,10 +34,7 @@ class gate_block {
   }
 
   gate_block(host_executor const& exec, float* packed)
-      : logits_(products_of_isa<sizes::block>[exec.simd_level()].logits()),
-        few_(products_of_isa<sizes::block>[exec.simd_level()].one_by_one),
-        transpose_(transpose_of_isa[exec.simd_level()].rows),
-        packed_(packed) {}
+      : products_(exec.simd_level()), transpose_(transpose_of_isa[exec.simd_level()].rows), packed_(packed) {}
 
   /// Packs `units` rows of weights, which are `stride` floats apart, as packed[column][unit], with zeros behind the
   /// last unit.
@@ -67,23 +46,16 @@ class gate_block {
     transpose_(row, units, columns, packed_, sizes::block);
   }
 
-  /// out[row][32] = rows [count][columns] times the block. There is at most a tile of rows, and they are `stride`
-  /// floats apart. The bits of a row's sums do not depend on the other rows.
-  void multiply(float const* rows, std::int64_t stride, int count, float* out) {
-    for (int i = 0; i < 2 * keys_of_a_tile; ++i) address_[i] = rows + std::min(i, count - 1) * stride;
-    auto const multiplied = count <= few_rows ? few_ : logits_;
-    multiplied(address_, count, columns_, packed_, 1, out);
+  /// out[row][32] = rows [count][columns] times the block. Rows are `stride` floats apart.
+  void multiply(float const* rows, std::int64_t stride, int count, float* out) const {
+    products_.multiply(rows, stride, count, columns_, packed_, 1, out);
   }
 
  private:
-  using product = void (*)(void const* const*, int, int, void const*, float, float*);
-
-  product logits_;
-  product few_;  ///< the product for few rows, one by one
+  row_products products_;
   void (*transpose_)(float const* const*, int, int, float*, std::int64_t);
   float* packed_;
   int columns_ = 0;
-  void const* address_[2 * keys_of_a_tile] = {};
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -179,9 +179,9 @@ struct implementation<ops::ring_append_t, host> {
     int const at = slot(cursor[1]++);
     positions[at] = position;
     for (int h = 0; h < ring.group; ++h) {
-      detail::widen_row(exec.simd_level(), from.element, from.at(this_lane, this_lane.head * ring.group + h, stored),
-                        ring.dims,
-                        ring.rows.row(this_lane) + (static_cast<std::int64_t>(h) * ring.capacity + at) * ring.dims);
+      detail::convert_row(exec.simd_level(), from.element, from.at(this_lane, this_lane.head * ring.group + h, stored),
+                          bytes_of(from.element), ring.dims,
+                          ring.rows.row(this_lane) + (static_cast<std::int64_t>(h) * ring.capacity + at) * ring.dims);
     }
   }
 };

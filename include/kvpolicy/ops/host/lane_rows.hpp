@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -27,7 +28,7 @@ class lane_rows {
 
   /// Writes the addresses of entries [begin, end).
   template <class Address>
-  [[gnu::always_inline]] inline void find(int begin, int end, Address* to) const {
+  KVPOLICY_OP void find(int begin, int end, Address* to) const {
     if (first_ == nullptr) {
       for (int e = begin; e < end; ++e) *to++ = of_->row(lane_, e);
     } else if (slots_ == nullptr) {

@@ -123,7 +123,7 @@ struct implementation<ops::relist_t, host> {
       if (apart) return exec.for_each(lanes, one);
       for (int i = 0; i < lanes; ++i) one(i, 0);  // lists that share a row of the map
     };
-    detail::slot_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
+    detail::slots_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
     std::atomic<bool> all_ascend = true;
     each_row([&](lane this_lane, int count, int const* position, int const* slot) {
       mapped const row{position, slot, count, passes.ascends(position, count)};
@@ -156,7 +156,7 @@ struct implementation<ops::relist_t, host> {
   }
 
   /// The same in one pass over that row, for positions that ascend.
-  static void take(detail::slot_kernels const& passes, mapped const& of, int dead, int length, int* map, int* live) {
+  static void take(detail::slots_kernels const& passes, mapped const& of, int dead, int length, int* map, int* live) {
     constexpr int step = 2048;
     unsigned char marks[step];
     int taken = 0;
@@ -172,7 +172,7 @@ struct implementation<ops::relist_t, host> {
 
   /// True if every live entry is at a slot of the pool that is not the dead one. Whole rows are compared first: a map
   /// that names no dead slot needs no look at each entry's position.
-  static bool sound(detail::slot_kernels const& passes, std::int64_t units, int dead, int length, mapped const& of) {
+  static bool sound(detail::slots_kernels const& passes, std::int64_t units, int dead, int length, mapped const& of) {
     auto const pool = static_cast<unsigned>(std::min(units, std::int64_t{1} << 31));
     bool const inside = of.ascends ? of.count == 0 || of.position[of.count - 1] < length
                                    : passes.inside(of.position, of.count, static_cast<unsigned>(length), -1);

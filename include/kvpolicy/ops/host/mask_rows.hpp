@@ -128,7 +128,7 @@ struct implementation<ops::hide_dropped_t, host> {
   static void hide_listed(host_executor const& exec, std::span<int const> kept, cache const& in, mask_rows const& mask,
                           lane this_lane) {
     constexpr int ahead = 16;
-    detail::slot_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
+    detail::slots_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
     int const* const list = in.where.table.row(this_lane);
     int const committed = in.lanes.committed(this_lane);
     int const gone = committed - static_cast<int>(kept.size());

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/bounds.hpp>
-#include <kvpolicy/ops/host/kernels/products.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/page_bounds.hpp>
 #include <limits>
@@ -43,8 +43,8 @@ class page_bounder {
     if (to_.element == from_.rows.element || is_fp8(from_.rows.element)) {
       std::memcpy(row, high_, static_cast<std::size_t>(to_.row_bytes()));
     } else {
-      products_of_isa<16>[simd_level_].widen(from_.rows.element, reinterpret_cast<std::byte const*>(high_),
-                                             2 * to_.dims, reinterpret_cast<float*>(row));
+      convert_row(simd_level_, from_.rows.element, reinterpret_cast<std::byte const*>(high_), sizeof(Number),
+                  2 * to_.dims, reinterpret_cast<float*>(row));
     }
   }
 

@@ -13,7 +13,7 @@ namespace detail {
 inline void pool_part(host_executor const& exec, pooling const& by, float const* scores, int count, int begin, int end,
                       float* to) {
   int const reach = std::min(by.width / 2, count);
-  pool_kernels const& kernels = pools_of_isa[exec.simd_level()];
+  pool_kernels const& kernels = pool_of_isa[exec.simd_level()];
   int e = begin;
   for (; e < std::min(reach, end); ++e) to[e] = pooled(by, scores, count, e);
   auto const inside = by.how == pooling::kind::avg ? kernels.mean : kernels.maximum;

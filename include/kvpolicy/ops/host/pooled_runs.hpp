@@ -23,16 +23,12 @@ struct pooled_runs {
     return candidates_of(scores, rule, segment, count, rule.budget(scores.lane_of(segment), count));
   }
 
-  [[nodiscard]] int* ordinals(int segment) const {
-    return keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.capacity;
-  }
-
   [[nodiscard]] static candidate_row row(void const* of, int which) {
     auto const& mine = *static_cast<pooled_runs const*>(of);
     int const segment = mine.first + which;
     ordinal_range const free = mine.free(segment);
     return {mine.scores.row(segment) + free.begin, free.end - free.begin,
-            reinterpret_cast<std::uint32_t*>(mine.ordinals(segment))};
+            reinterpret_cast<std::uint32_t*>(ordinals_of(mine.scores, segment, mine.keep))};
   }
 
   /// Decides, if the cut is a number and gives each segment its floor; `budget` is shared. Then floors change nothing:
@@ -49,7 +45,7 @@ struct pooled_runs {
     std::int64_t const k = budget - forced;
     if (k <= 0 || k >= candidates) return false;
     std::int64_t* const ties = keep.indptr + first + 1;
-    pool_cut const cut = find_cut_of_pool(exec, candidate_rows{this, &pooled_runs::row, rows}, candidates, k, ties);
+    found_cut const cut = find_cut_of_pool(exec, candidate_rows{this, &pooled_runs::row, rows}, candidates, k, ties);
     if (!cut.found) return false;
     std::int64_t left = cut.at.ties;
     for (int which = 0; which < rows; ++which) left -= ties[which] = std::min(ties[which], left);
@@ -65,9 +61,9 @@ struct pooled_runs {
   /// Writes the kept ordinals of a segment, and returns their number.
   [[nodiscard]] std::int64_t emit(host_executor const& exec, int segment, cut const& at, std::int64_t ties) const {
     ordinal_range const mine = free(segment);
-    int* const to = ordinals(segment);
+    int* const to = ordinals_of(scores, segment, keep);
     int* next = list_range({0, mine.begin}, to);
-    row_ahead nothing(scores.row(segment), 0);
+    row_prefetcher nothing(scores.row(segment), 0);
     next += select_of_isa[exec.simd_level()].emit(
         scores.row(segment) + mine.begin, mine.end - mine.begin, mine.begin,
         {score_of_key(at.lowest), static_cast<int>(ties), mine.end - mine.begin}, next, nothing);

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <kvpolicy/core/config.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -14,7 +14,7 @@ inline constexpr int floats_of_a_line = 16;
 /// around it. Compilers put prefetches next to one another, and reads then wait for all of them: a pass over memory
 /// takes up to half as long again.
 template <int Locality = 2>
-[[gnu::always_inline]] inline void prefetch_here(std::byte const* line) {
+KVPOLICY_OP void prefetch_here(std::byte const* line) {
   __asm__ __volatile__("" ::: "memory");
   __builtin_prefetch(line, 0, Locality);
   __asm__ __volatile__("" ::: "memory");
@@ -25,7 +25,7 @@ template <int Locality = 2>
 inline constexpr std::uintptr_t bytes_ahead = 8192;
 
 /// Prefetches the line that a stream reads `bytes_ahead` after this one. It may be behind the stream's end.
-[[gnu::always_inline]] inline void prefetch_stream(void const* now) {
+KVPOLICY_OP void prefetch_stream(void const* now) {
   prefetch_here(reinterpret_cast<std::byte const*>(reinterpret_cast<std::uintptr_t>(now) + bytes_ahead));
 }
 
@@ -34,16 +34,16 @@ inline constexpr std::uintptr_t bytes_ahead = 8192;
 /// are fetched in the order of memory. A few lines are fetched with every line of a key, because fetching all at once
 /// would stall.
 template <int Step>
-class step_ahead {
+class step_prefetcher {
  public:
-  [[gnu::always_inline]] inline step_ahead(void const* const* keys, int bytes, float const* out, int floats)
+  KVPOLICY_OP step_prefetcher(void const* const* keys, int bytes, float const* out, int floats)
       : key_(keys + Step), bytes_(bytes), rounds_((bytes + line - 1) / line), out_(out), end_(out + floats) {
     each_ = (floats + rounds_ - 1) / rounds_;
     if (key_[0] == key_[1]) rounds_ = 0;  // the rows of a tile are all that there is, and are in the cache
   }
 
   /// Is called once per line of the keys. Later passes over the same keys have nothing left to fetch.
-  [[gnu::always_inline]] inline void fetch() {
+  KVPOLICY_OP void next() {
     if (rounds_ == 0) return;
     --rounds_;
     for (int i = 0; i < Step; ++i) {
@@ -72,11 +72,11 @@ class step_ahead {
 /// Prefetches the keys of the next tile into the second-level cache, line by line in the order of memory. A product of
 /// few rows fetches as many lines as it reads, and spreads them over its work. The first-level cache supports too few
 /// outstanding misses for the full bandwidth of memory.
-struct tile_ahead {
+struct tile_prefetcher {
   void const* const* key;
   int bytes;
   int at = 0;
-  [[gnu::always_inline]] inline void fetch() {
+  KVPOLICY_OP void next() {
     prefetch_here(static_cast<std::byte const*>(*key) + at);
     at += 64;
     key += at >= bytes ? 1 : 0;
@@ -86,17 +86,17 @@ struct tile_ahead {
 
 /// Prefetches a row into the second-level cache, a line with every call, while another row is worked on: a pass over
 /// memory is then over a row that is in the cache.
-struct row_ahead {
-  std::byte const* next = nullptr;
+struct row_prefetcher {
+  std::byte const* line = nullptr;
   std::byte const* end = nullptr;
 
-  row_ahead() = default;
-  row_ahead(float const* row, int count)
-      : next(reinterpret_cast<std::byte const*>(row)), end(reinterpret_cast<std::byte const*>(row + count)) {}
+  row_prefetcher() = default;
+  row_prefetcher(float const* row, int count)
+      : line(reinterpret_cast<std::byte const*>(row)), end(reinterpret_cast<std::byte const*>(row + count)) {}
 
-  [[gnu::always_inline]] inline void fetch() {
-    __builtin_prefetch(next, 0, 2);
-    next += next < end ? 64 : 0;
+  KVPOLICY_OP void next() {
+    __builtin_prefetch(line, 0, 2);
+    line += line < end ? 64 : 0;
   }
 };
 

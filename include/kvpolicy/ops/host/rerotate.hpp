@@ -83,7 +83,7 @@ struct implementation<ops::rerotate_t, host> {
             .coarse = coarse,
             .far = far,
             .first_byte = detail::turned_channels_of(in).begin * in.k.channel_stride,
-            .halves = halves ? detail::ropes_of_isa[exec.simd_level()].of(in.k.element) : nullptr};
+            .halves = halves ? detail::rope_of_isa[exec.simd_level()].of(in.k.element) : nullptr};
   }
 
   /// Row i of a table is for a turn back by i * unit positions. Of eight rows one is computed by cos and sin, and so

@@ -25,18 +25,18 @@ class residual_task {
         folded_(folded),
         head_width_(head.width / heads),
         padded_(sizes::padded(head_width_)),
-        query_(take(temp_storage, sizes::entries_of_a_task * folded.query.padded())),
-        sum_of_values_(take(temp_storage, sizes::entries_of_a_task * heads * padded_)),
-        row_max_(take(temp_storage, sizes::entries_of_a_task * heads)),
-        sum_(take(temp_storage, sizes::entries_of_a_task * heads)),
-        keys_(take(temp_storage, sizes::span_of_a_step * std::int64_t{head.width})),
-        values_(take(temp_storage, sizes::span_of_a_step * heads * padded_)),
-        first_(take(temp_storage, sizes::rows_of_a_tile * sizes::block)),
-        second_(take(temp_storage, sizes::rows_of_a_tile * sizes::block)),
-        rule_(take(temp_storage, sizes::rows_of_a_tile)),
-        shrink_(take(temp_storage, sizes::rows_of_a_tile)),
-        joined_(take(temp_storage, sizes::rows_of_a_tile * sizes(head, 0).joined())),
-        projected_(take(temp_storage, sizes::rows_of_a_tile * folded.key.padded())) {}
+        query_(take_floats(temp_storage, sizes::entries_of_a_task * folded.query.padded())),
+        sum_of_values_(take_floats(temp_storage, sizes::entries_of_a_task * heads * padded_)),
+        row_max_(take_floats(temp_storage, sizes::entries_of_a_task * heads)),
+        sum_(take_floats(temp_storage, sizes::entries_of_a_task * heads)),
+        keys_(take_floats(temp_storage, sizes::span_of_a_step * std::int64_t{head.width})),
+        values_(take_floats(temp_storage, sizes::span_of_a_step * heads * padded_)),
+        first_(take_floats(temp_storage, sizes::rows_of_a_tile * sizes::block)),
+        second_(take_floats(temp_storage, sizes::rows_of_a_tile * sizes::block)),
+        rule_(take_floats(temp_storage, sizes::rows_of_a_tile)),
+        shrink_(take_floats(temp_storage, sizes::rows_of_a_tile)),
+        joined_(take_floats(temp_storage, sizes::rows_of_a_tile * sizes(head, 0).joined())),
+        projected_(take_floats(temp_storage, sizes::rows_of_a_tile * folded.key.padded())) {}
 
   /// Computes the entries of these features (`count` rows), which attend to nothing, and whose context is 0.
   void run(float const* features, int count, float* scores) {
@@ -55,8 +55,8 @@ class residual_task {
       for (int h = 0; h < heads; ++h) {
         multiply_features(e, span.logits, h);
         std::ptrdiff_t const at = std::ptrdiff_t{h} * sizes::block;
-        kernels_.attend(first_, rows_at(e), span.logits.constant + at, span.logits.slope + at, rule_,
-                        joined_ + head_.dims + at, span.hidden.in);
+        kernels_.softmax_block(first_, rows_at(e), span.logits.constant + at, span.logits.slope + at, rule_,
+                               joined_ + head_.dims + at, span.hidden.in);
       }
       finish(e, span.hidden, joined_, span.hidden.in);
     }
@@ -80,11 +80,6 @@ class residual_task {
   }
 
  private:
-  static float* take(float*& temp_storage, std::int64_t floats) {
-    float* const here = temp_storage;
-    temp_storage += floats;
-    return here;
-  }
   [[nodiscard]] int rows_at(int e) const { return std::min(sizes::rows_of_a_tile, count_ - e); }
 
   void begin(float const* features, int count, float* scores) {
@@ -123,7 +118,8 @@ class residual_task {
     for (std::int64_t b = 0; b < by.blocks(); ++b) {
       multiply_features(e, by, b);
       std::int64_t const at = b * sizes::block;
-      kernels_.shift(first_, rows, by.constant + at, by.slope + at, rule_, query_ + e * by.padded() + at, by.padded());
+      kernels_.add_bias(first_, rows, by.constant + at, by.slope + at, rule_, query_ + e * by.padded() + at,
+                        by.padded());
     }
   }
 
@@ -181,12 +177,13 @@ class residual_task {
       std::ptrdiff_t const at = std::ptrdiff_t{h} * sizes::entries_of_a_task + e;
       for (int s = 0; s < span_rows; s += sizes::block) {
         products_.multiply(query_ + e * row + h * head_width_, row, rows, head_width_, keys_of(h, s), scale, first_);
-        kernels_.advance(first_, rows, std::min(sizes::block, span_rows - s), row_max_ + at, sum_ + at, shrink_);
+        kernels_.advance_softmax(first_, rows, std::min(sizes::block, span_rows - s), row_max_ + at, sum_ + at,
+                                 shrink_);
         for (std::int64_t c = 0; c < padded_; c += sizes::block) {
           float const* const values = values_of(h, c) + std::ptrdiff_t{s} * sizes::block;
           products_.multiply(first_, sizes::block, rows, sizes::block, values, 1, second_);
-          kernels_.blend(second_, rows, is_first && s == 0 ? nullptr : shrink_,
-                         sum_of_values_ + (e * heads + h) * padded_ + c, heads * padded_);
+          kernels_.scale_and_add(second_, rows, is_first && s == 0 ? nullptr : shrink_,
+                                 sum_of_values_ + (e * heads + h) * padded_ + c, heads * padded_);
         }
       }
     }
@@ -216,7 +213,7 @@ class residual_task {
     for (std::int64_t b = 0; b < hidden.blocks(); ++b) {
       products_.multiply(tile, columns, rows, columns, hidden.block(b), 1, first_);
       std::int64_t const at = b * sizes::block;
-      kernels_.perceive({first_, hidden.constant + at, hidden.slope + at, folded_.last + at, rule_, rows}, out);
+      kernels_.add_gelu_units({first_, hidden.constant + at, hidden.slope + at, folded_.last + at, rule_, rows}, out);
     }
     float const alpha = std::clamp(head_.alpha, -5.0f, 5.0f);
     for (int i = 0; i < rows; ++i) {

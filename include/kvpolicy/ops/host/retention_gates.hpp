@@ -5,10 +5,11 @@
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gate_tiles.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/kernels/gates.hpp>
-#include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/host/kernels/residual.hpp>
 #include <kvpolicy/ops/retention_gates.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -35,9 +36,9 @@ class retention_gate_task {
   }
 
   retention_gate_task(host_executor const& exec, retention_gate_weights const& weights, int layer, scratch_arena arena)
-      : blocks_(products_of_isa<sizes::block>[exec.simd_level()]),
+      : simd_level_(exec.simd_level()),
         gates_(gates_of_isa[exec.simd_level()]),
-        blend_(residual_of_isa[exec.simd_level()].blend),
+        scale_and_add_(residual_of_isa[exec.simd_level()].scale_and_add),
         weights_(weights),
         layer_(layer),
         padded_(sizes::padded(weights.hidden)),
@@ -60,7 +61,7 @@ class retention_gate_task {
       for (int first = 0; first < weights_.width; first += channels_of_a_panel) {
         int const channels = std::min(channels_of_a_panel, weights_.width - first);
         for (int i = 0; i < count_; ++i)
-          widen(hidden, sequence, begin + i, first, channels, x_ + std::ptrdiff_t{i} * channels);
+          load(hidden, sequence, begin + i, first, channels, x_ + std::ptrdiff_t{i} * channels);
         add_channels(first, channels, 0, x_);
       }
     }
@@ -71,15 +72,15 @@ class retention_gate_task {
  private:
   static float log_sigmoid(float z) { return (z < 0 ? z : 0.0f) - std::log1p(std::exp(z < 0 ? z : -z)); }
 
-  void widen(hidden_rows const& hidden, int sequence, int row, int first, int channels, float* to) const {
+  void load(hidden_rows const& hidden, int sequence, int row, int first, int channels, float* to) const {
     int const step = bytes_of(hidden.element);
     std::byte const* const from = hidden.at(sequence, layer_, row) + std::ptrdiff_t{first} * step;
-    widen_row(blocks_, hidden.element, from, step, channels, to);
+    convert_row(simd_level_, hidden.element, from, step, channels, to);
   }
 
   /// Adds all channels of one row: those of sixteen units at a time, whose weights are read where they are.
   void add_row(hidden_rows const& hidden, int sequence, int row) {
-    widen(hidden, sequence, row, 0, weights_.width, x_);
+    load(hidden, sequence, row, 0, weights_.width, x_);
     int const whole = weights_.hidden / sizes::block * sizes::block;
     float const* weights = weights_.fc1 + std::ptrdiff_t{layer_} * weights_.hidden * weights_.width;
     for (int unit = 0; unit < whole; unit += unit_weights::units) {
@@ -109,7 +110,7 @@ class retention_gate_task {
       for (int i = 0; i < count_; i += sizes::rows_of_a_tile) {
         int const rows = std::min(sizes::rows_of_a_tile, count_ - i);
         block_.multiply(x + std::ptrdiff_t{i} * channels, channels, rows, tile_);
-        blend_(tile_, rows, ones, units_ + std::ptrdiff_t{i} * padded_ + unit, padded_);
+        scale_and_add_(tile_, rows, ones, units_ + std::ptrdiff_t{i} * padded_ + unit, padded_);
       }
     }
   }
@@ -131,9 +132,9 @@ class retention_gate_task {
     }
   }
 
-  product_kernels const& blocks_;
-  gate_kernels const& gates_;
-  void (*blend_)(float const* from, int count, float const* shrink, float* to, std::int64_t stride);
+  isa simd_level_;
+  gates_kernels const& gates_;
+  void (*scale_and_add_)(float const* from, int count, float const* shrink, float* to, std::int64_t stride);
   retention_gate_weights const& weights_;
   int layer_;
   int padded_;    ///< hidden units, rounded up to whole blocks

@@ -43,7 +43,7 @@ struct implementation<ops::row_norm_t, host> {
   /// Combines the norms of `rows_at_once` rows at a time, while as many rows are prefetched: about 8 KiB ahead. Rows
   /// that are still farther ahead are found too, and the page of the first of them is looked up.
   template <class Combine>
-  static void norms_of_lane(detail::norm_kernels const& kernels, row_view const& rows, lane this_lane, int begin,
+  static void norms_of_lane(detail::norms_kernels const& kernels, row_view const& rows, lane this_lane, int begin,
                             int end, Combine const& combine, float* row) {
     std::byte const* at[3][rows_at_once];
     double sums[rows_at_once] = {};
@@ -139,7 +139,7 @@ struct implementation<ops::record_norms_t, host> {
    public:
     static constexpr int most = 16;
 
-    batch(detail::norm_kernels const& kernels, codec element, int dims)
+    batch(detail::norms_kernels const& kernels, codec element, int dims)
         : square_sums_(kernels.of(element)), roots_(kernels.roots), dims_(dims) {}
 
     void add(std::byte const* row, float* to) {
@@ -172,8 +172,8 @@ struct implementation<ops::record_norms_t, host> {
       for (int i = 0; i < count; ++i) *to_[part][i] = detail::negated_once{}(*to_[part][i], norms[i]);
     }
 
-    detail::norm_kernels::function square_sums_;
-    detail::norm_kernels::root_function roots_;
+    detail::norms_kernels::function square_sums_;
+    detail::norms_kernels::root_function roots_;
     int dims_;
     int now_ = 0;         ///< the part that is filled
     int count_ = 0;       ///< rows in it

@@ -1,12 +1,22 @@
-// Segments whose candidates are one range of entries, with forced entries around it.
+// Segments that are decided by the passes over scores: the candidates are one range of entries, with forced entries
+// around it, or the scores of forced entries are raised.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <kvpolicy/core/observed.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/select.hpp>
 #include <kvpolicy/ops/top_k.hpp>
+#include <span>
 
 namespace KVPOLICY_NAMESPACE::detail {
+
+/// Where a segment's ordinals are written, if they are moved afterwards.
+[[nodiscard]] inline int* ordinals_of(score_view const& scores, int segment, keep_set const& keep) {
+  return keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.capacity;
+}
 
 /// Writes the ordinals of a range, and returns where it stopped.
 inline int* list_range(ordinal_range of, int* to) {
@@ -41,8 +51,8 @@ struct segment_run {
 
   /// Writes the kept ordinals to `to`, and nothing behind them. `temp_storage` has as many elements as there are
   /// candidates, and may be the memory behind the first forced ordinals.
-  void list(select_kernels const& kernels, float const* scores, std::uint32_t* temp_storage, int* to, row_ahead ahead,
-            report& found) const {
+  void list(select_kernels const& kernels, float const* scores, std::uint32_t* temp_storage, int* to,
+            row_prefetcher ahead, report& found) const {
     found.over_budget += kept() > budget ? 1 : 0;
     if (!triggered) {
       list_range({0, count}, to);
@@ -72,7 +82,7 @@ struct segment_run {
 };
 
 /// The scores of the segment that a thread will probably decide after this one, or none.
-[[nodiscard]] inline row_ahead row_after(score_view const& scores, int segment, int threads, int const* counts) {
+[[nodiscard]] inline row_prefetcher row_after(score_view const& scores, int segment, int threads, int const* counts) {
   int const next = segment + threads < scores.segments() ? segment + threads : segment;
   return {scores.row(next), next == segment ? 0 : counts[next]};
 }
@@ -83,6 +93,33 @@ template <class Rule>
   made.triggered = rule.triggers(count, made.budget);
   if (made.triggered) made.free = candidates_of(scores, rule, segment, count, made.budget);
   return made;
+}
+
+/// Lists what a segment keeps at `to`: its forced entries and the best of the others, `budget` entries in all. In a
+/// copy of the scores, forced entries are raised to +inf: if the lowest kept score is finite, all of them are kept.
+/// If that score is +inf or NaN, or nothing competes, it returns false, and the segment is still to be decided.
+/// `counts` has the number of entries of each segment. `memory` holds a float for each of this one, and `to` an int.
+template <class Rule>
+[[nodiscard]] bool list_forced(host_executor const& exec, score_view const& scores, Rule const& rule, int segment,
+                               int budget, int const* counts, std::span<std::byte> memory, int* to, report& found) {
+  lane const this_lane = scores.lane_of(segment);
+  int const count = scores.lanes.committed(this_lane);
+  if (budget <= 0 || budget >= count) return false;
+  float* const copy = scratch_arena(memory).take<float>(static_cast<std::size_t>(count));
+  std::memcpy(copy, scores.row(segment), static_cast<std::size_t>(count) * sizeof(float));
+  int raised = 0;  // at least as many as are forced: one may be visited twice
+  visit_forced_of(scores, rule, {this_lane, count, budget, scores.lanes.position.row(this_lane)}, [&](int e) {
+    copy[e] = score_of_key(infinite_key);
+    ++raised;
+  });
+  if (raised >= budget) return false;
+  select_kernels const& kernels = select_of_isa[exec.simd_level()];
+  row_prefetcher ahead = row_after(scores, segment, exec.threads(), counts);
+  found_cut const cut = find_cut(kernels, copy, count, budget, reinterpret_cast<std::uint32_t*>(to), ahead);
+  if (cut.at.lowest == nan_key || cut.at.lowest == infinite_key) return false;
+  kernels.emit(copy, count, 0, {score_of_key(cut.at.lowest), static_cast<int>(cut.at.ties), budget}, to, ahead);
+  found.nan_scores += cut.nan;
+  return true;
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

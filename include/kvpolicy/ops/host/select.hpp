@@ -14,10 +14,11 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The cut of a range of scores, and their number of NaNs.
+/// The cut of some scores, and their number of NaNs.
 struct found_cut {
   cut at{};
-  int nan = 0;
+  std::int64_t nan = 0;
+  bool found = true;  ///< false, of a pool only: the cut is that of a NaN, or the candidates are too few for a sample
 };
 
 /// Keys in several rows, one after another.
@@ -36,20 +37,22 @@ struct key_rows {
   }
 };
 
-/// Counts of keys in [low, high] in 256 bins of equal width.
+/// Counts of keys in [low, high] in 2^Bits bins of equal width.
+template <class Count, int Bits>
 struct key_bins {
   std::uint32_t low;
   std::uint32_t high;
   int shift;
-  int count[256] = {};
+  Count count[1 << Bits] = {};
 
   key_bins(std::uint32_t from, std::uint32_t to)
-      : low(from), high(to), shift(std::max(0, static_cast<int>(std::bit_width(to - from)) - 8)) {}
+      : low(from), high(to), shift(std::max(0, static_cast<int>(std::bit_width(to - from)) - Bits)) {}
 
+  [[nodiscard]] bool has(std::uint32_t key) const { return key - low <= high - low; }
   void add(std::uint32_t key) { ++count[(key - low) >> shift]; }
 
   /// Narrows [low, high] to the bin of the k-th largest key, and returns its rank within the bin.
-  int choose(int k) {
+  Count choose(Count k) {
     std::uint32_t bin = (high - low) >> shift;
     while (count[bin] < k) k -= count[bin--];
     low += bin << shift;
@@ -58,22 +61,34 @@ struct key_bins {
   }
 };
 
+using bins_of_256 = key_bins<int, 8>;
+
+/// Copies the keys that are in the range of some bins to the front of `to`, which may be `keys`, and returns their
+/// number. It calls meanwhile(i) for every key.
+template <class Meanwhile>
+int keep_in_range(bins_of_256 const& range, std::uint32_t const* keys, int n, std::uint32_t* to,
+                  Meanwhile const& meanwhile) {
+  std::uint32_t const low = range.low, width = range.high - range.low;
+  int kept = 0;
+  for (int i = 0; i < n; ++i) {
+    std::uint32_t const key = keys[i];
+    to[kept] = key;
+    kept += key - low <= width ? 1 : 0;
+    meanwhile(i);
+  }
+  return kept;
+}
+
 /// Finds the cut that keeps `k` (1 <= k <= n) of the keys in [low, high], and permutes them. Each round divides the
 /// range by 256.
 inline cut narrow(std::uint32_t* keys, int n, int k, std::uint32_t low, std::uint32_t high) {
   while (n > 48 && low < high) {
-    key_bins bins(low, high);
+    bins_of_256 bins(low, high);
     for (int i = 0; i < n; ++i) bins.add(keys[i]);
     k = bins.choose(k);
     low = bins.low;
     high = bins.high;
-    int kept = 0;
-    for (int i = 0; i < n; ++i) {
-      std::uint32_t const key = keys[i];
-      keys[kept] = key;
-      kept += key - low <= high - low ? 1 : 0;
-    }
-    n = kept;
+    n = keep_in_range(bins, keys, n, keys, [](int) {});
   }
   if (low == high) return {low, k};
   std::nth_element(keys, keys + (k - 1), keys + n, std::greater<>{});
@@ -123,7 +138,7 @@ struct bracket_keys {
     int const size = static_cast<int>(sample.size());
     int const rank = static_cast<int>(fraction * size);
     int const doubt = static_cast<int>(deviations * std::sqrt(size * fraction * (1 - fraction))) + 4;
-    key_bins bins(ends.first, ends.second);
+    bins_of_256 bins(ends.first, ends.second);
     for (std::uint32_t const key : sample) bins.add(key);
     if (rank + doubt <= size) low = at(sample, bins, rank + doubt);
     if (rank - doubt >= 1) high = at(sample, bins, rank - doubt);
@@ -132,14 +147,10 @@ struct bracket_keys {
   }
 
  private:
-  static std::uint32_t at(std::span<std::uint32_t const> sample, key_bins bins, int rank) {
+  static std::uint32_t at(std::span<std::uint32_t const> sample, bins_of_256 bins, int rank) {
     rank = bins.choose(rank);
     std::uint32_t some[most];
-    int kept = 0;
-    for (std::uint32_t const key : sample) {
-      some[kept] = key;
-      kept += key - bins.low <= bins.high - bins.low ? 1 : 0;
-    }
+    int const kept = keep_in_range(bins, sample.data(), static_cast<int>(sample.size()), some, [](int) {});
     std::nth_element(some, some + (rank - 1), some + kept, std::greater<>{});
     return some[rank - 1];
   }
@@ -148,7 +159,7 @@ struct bracket_keys {
 /// Like narrow_all, but starts with a sample. A bracket that misses shows on which side the cut is; then that side is
 /// collected. While the bracket is narrowed down, memory is idle, and prefetches `ahead`.
 inline found_cut find_cut(select_kernels const& kernels, float const* scores, int count, int k,
-                          std::uint32_t* temp_storage, row_ahead& ahead) {
+                          std::uint32_t* temp_storage, row_prefetcher& ahead) {
   if (count < 2 * sample_keys::size) return narrow_all(scores, count, k, temp_storage);
   sample_keys sample;
   kernels.sample(scores, count, sample);
@@ -164,20 +175,17 @@ inline found_cut find_cut(select_kernels const& kernels, float const* scores, in
   }
   int left = k - counts.above;
   if (range.low == range.high) return {{range.low, left}, counts.nan};
-  key_bins bins(range.low, range.high);
+  auto const prefetch = [&](int i) {
+    if (i % 4 == 0) ahead.next();
+  };
+  bins_of_256 bins(range.low, range.high);
   for (int i = 0; i < counts.inside; ++i) {
     temp_storage[i] = radix_key(std::bit_cast<float>(temp_storage[i]));
     bins.add(temp_storage[i]);
-    if (i % 4 == 0) ahead.fetch();
+    prefetch(i);
   }
   left = bins.choose(left);
-  int kept = 0;
-  for (int i = 0; i < counts.inside; ++i) {
-    std::uint32_t const key = temp_storage[i];
-    temp_storage[kept] = key;
-    kept += key - bins.low <= bins.high - bins.low ? 1 : 0;
-    if (i % 4 == 0) ahead.fetch();
-  }
+  int const kept = keep_in_range(bins, temp_storage, counts.inside, temp_storage, prefetch);
   return {narrow(temp_storage, kept, left, bins.low, bins.high), counts.nan};
 }
 

@@ -25,13 +25,6 @@ struct candidate_rows {
   [[nodiscard]] candidate_row at(int segment) const { return row(of, segment); }
 };
 
-/// A pool's cut and its number of NaNs.
-struct pool_cut {
-  cut at{};
-  std::int64_t nan = 0;
-  bool found = false;  ///< false if the cut is that of a NaN, or the candidates are too few for a sample
-};
-
 /// Estimates the bracket of the k-th largest of `total` >= 2048 scores, from pieces of neighbours that are evenly
 /// spaced. A segment has pieces in proportion to its candidates.
 inline bracket_keys bracket_of_pool(candidate_rows const& in, std::int64_t total, std::int64_t k) {
@@ -90,28 +83,25 @@ inline void bracket_pool(host_executor& exec, candidate_rows const& in, bracket_
 /// Finds the cut that keeps `k` of the keys that are inside of the bracket. Each round divides the range by 2048.
 inline cut narrow_pool(candidate_rows const& in, bracket_keys range, std::int64_t k, std::int64_t const* inside) {
   while (range.low < range.high) {
-    std::int64_t bins[2048] = {};
-    std::uint32_t const width = range.high - range.low;
-    int const shift = std::max(0, static_cast<int>(std::bit_width(width)) - 11);
+    key_bins<std::int64_t, 11> bins(range.low, range.high);
     for (int r = 0; r < in.rows; ++r) {
       std::uint32_t const* const keys = in.at(r).temp_storage;
       for (std::int64_t i = 0; i < inside[r]; ++i) {
-        if (keys[i] - range.low <= width) ++bins[(keys[i] - range.low) >> shift];
+        if (bins.has(keys[i])) bins.add(keys[i]);
       }
     }
-    std::uint32_t bin = width >> shift;
-    while (bins[bin] < k) k -= bins[bin--];
-    range.low += bin << shift;
-    range.high = range.low + std::min(range.high - range.low, (1u << shift) - 1);
+    k = bins.choose(k);
+    range.low = bins.low;
+    range.high = bins.high;
   }
   return {range.low, k};
 }
 
 /// Finds the cut that keeps exactly `k` (1 <= k < total) of the candidates. If it is found, `ties` is the number of
 /// scores equal to it in each segment.
-inline pool_cut find_cut_of_pool(host_executor& exec, candidate_rows const& in, std::int64_t total, std::int64_t k,
-                                 std::int64_t* ties) {
-  if (total < 2048) return {};
+inline found_cut find_cut_of_pool(host_executor& exec, candidate_rows const& in, std::int64_t total, std::int64_t k,
+                                  std::int64_t* ties) {
+  if (total < 2048) return {.found = false};
   bracket_keys range = bracket_of_pool(in, total, k);
   for (bool again = false;; again = true) {
     pool_counts counts;
@@ -126,7 +116,7 @@ inline pool_cut find_cut_of_pool(host_executor& exec, candidate_rows const& in, 
       });
       return {at, counts.nan, true};
     }
-    if (again) return {};
+    if (again) return {.found = false};
     std::uint32_t const edge = left <= 0 ? range.high : range.low;
     range.low = left <= 0 ? edge : bracket_keys::lowest;
     range.high = left <= 0 ? bracket_keys::highest : edge;

@@ -69,7 +69,7 @@ class kept_marks {
 /// Splits a list: kept slots to the front, drafts behind them, and then the slots of dropped entries, which `gone`
 /// receives, too. The map's positions of dropped entries get the dead slot. With `units`, which may be null, the bytes
 /// of the dropped entries' units are set meanwhile.
-inline void split_list(slot_kernels const& passes, edited_row const& row, int dead, unsigned char* units) {
+inline void split_list(slots_kernels const& passes, edited_row const& row, int dead, unsigned char* units) {
   kept_marks stays(row.kept);
   int taken = 0;
   for (int begin = 0; begin < row.committed; begin += kept_marks::step) {
@@ -86,7 +86,7 @@ inline void split_list(slot_kernels const& passes, edited_row const& row, int de
 
 /// Calls visit(slots, count) with the slots of a list's dropped entries, part after part. The list is not changed.
 template <class Visit>
-void for_each_dropped(slot_kernels const& passes, std::span<int const> kept, int committed, int const* slot,
+void for_each_dropped(slots_kernels const& passes, std::span<int const> kept, int committed, int const* slot,
                       Visit const& visit) {
   kept_marks stays(kept);
   int gone[kept_marks::step];
@@ -100,7 +100,7 @@ void for_each_dropped(slot_kernels const& passes, std::span<int const> kept, int
 
 /// True if all slots of dropped entries differ, and none is the dead slot or that of an entry that remains. In a small
 /// pool the bytes of the dropped ones have been set.
-inline bool unused_once(slot_kernels const& passes, mark_memory memory, slot_pool const& of, edited_row const& row) {
+inline bool unused_once(slots_kernels const& passes, mark_memory memory, slot_pool const& of, edited_row const& row) {
   bool const has_dead = of.dead >= 0 && of.dead < of.units;
   if (!memory.holds(of.units)) {
     unit_marks& in_use = memory.bits;
@@ -116,7 +116,7 @@ inline bool unused_once(slot_kernels const& passes, mark_memory memory, slot_poo
 }
 
 /// Rewrites a list. With `frees` the slots to free are left at the front of `gone`; returns their number.
-inline int rewrite_owned(slot_kernels const& passes, edited_row const& row, mark_memory memory, slot_pool const& of,
+inline int rewrite_owned(slots_kernels const& passes, edited_row const& row, mark_memory memory, slot_pool const& of,
                          bool frees) {
   bool const small = frees && memory.holds(of.units);
   if (small) std::fill_n(memory.bytes.data(), of.units, static_cast<unsigned char>(0));

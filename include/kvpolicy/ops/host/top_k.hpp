@@ -5,9 +5,9 @@
 #include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/forced_to_infinity.hpp>
 #include <kvpolicy/ops/host/pooled_runs.hpp>
 #include <kvpolicy/ops/host/segment_keys.hpp>
+#include <kvpolicy/ops/host/segment_runs.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/host/select.hpp>
 #include <kvpolicy/ops/top_k.hpp>
@@ -100,11 +100,7 @@ struct implementation<ops::top_k_t, host> {
   /// The keys of a segment are stored where its ordinals will be written. The ordinal of entry e is written at index e
   /// or before, so it never overwrites a key that is still read.
   static std::uint32_t* keys_of(score_view const& scores, int segment, keep_set const& keep) {
-    return reinterpret_cast<std::uint32_t*>(ordinals_of(scores, segment, keep));
-  }
-
-  static int* ordinals_of(score_view const& scores, int segment, keep_set const& keep) {
-    return keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.capacity;
+    return reinterpret_cast<std::uint32_t*>(detail::ordinals_of(scores, segment, keep));
   }
 
   static std::int64_t* histogram_of(std::span<std::byte> memory) {
@@ -147,7 +143,7 @@ struct implementation<ops::top_k_t, host> {
   static report decide_alone(host_executor& exec, score_view const& scores, Rule const& rule, int segment, int worker,
                              keep_set const& keep) {
     int const count = keep.entry_count[segment];
-    int* const to = ordinals_of(scores, segment, keep);
+    int* const to = detail::ordinals_of(scores, segment, keep);
     std::uint32_t* const keys = keys_of(scores, segment, keep);
     if constexpr (has_runs<Rule>) {
       detail::segment_run const run = detail::run_of(scores, rule, segment, count);
@@ -179,95 +175,82 @@ struct implementation<ops::top_k_t, host> {
     }
   }
 
-  struct pool_segments {
+  /// Segments that share the sum of their budgets.
+  struct segment_pool {
     int first;
     int count;
-  };
-
-  /// Decides several segments that share the sum of their budgets.
-  template <class Rule>
-  static report decide_pooled(host_executor& exec, score_view const& scores, Rule const& rule, pool_segments pool,
-                              keep_set const& keep) {
-    report found;
     std::int64_t entries = 0;
     std::int64_t budget = 0;
+    std::int64_t forced = 0;
+    std::int64_t within = 0;  ///< entries that are forced or within a floor
+  };
+
+  template <class Rule>
+  static report decide_pooled(host_executor& exec, score_view const& scores, Rule const& rule, segment_pool pool,
+                              keep_set const& keep) {
+    report found;
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
-      entries += keep.entry_count[segment];
-      budget += rule.budget(scores.lane_of(segment), keep.entry_count[segment]);
+      pool.entries += keep.entry_count[segment];
+      pool.budget += rule.budget(scores.lane_of(segment), keep.entry_count[segment]);
     }
     auto const in_int = [](std::int64_t n) { return static_cast<int>(std::min<std::int64_t>(n, 0x7FFFFFFF)); };
-    if (!detail::pool_triggers(rule, in_int(entries), in_int(budget), pool.count)) {
+    if (!detail::pool_triggers(rule, in_int(pool.entries), in_int(pool.budget), pool.count)) {
       exec.for_each(pool.count, [&](int which, int) {
         int const segment = pool.first + which;
         keep.indptr[segment + 1] = keep.entry_count[segment];
-        detail::list_range({0, keep.entry_count[segment]}, ordinals_of(scores, segment, keep));
+        detail::list_range({0, keep.entry_count[segment]}, detail::ordinals_of(scores, segment, keep));
       });
-      found.over_budget = entries > budget ? 1 : 0;
+      found.over_budget = pool.entries > pool.budget ? 1 : 0;
       return found;
     }
     found.triggered = 1;
     found.unobserved = detail::decides_unobserved(rule, scores, pool.first, pool.count) ? 1 : 0;
-    if constexpr (requires(lane_entries const& of) { rule.candidates(of); }) {
+    if constexpr (has_runs<Rule>) {
       auto const floor = [&](int segment) {
         return detail::floor_of_rule(rule, rule.budget(scores.lane_of(segment), keep.entry_count[segment]));
       };
       detail::pooled_runs<Rule> const runs{scores, rule, keep, pool.first, pool.count};
-      if (runs.decide(exec, budget, floor, found)) return found;
+      if (runs.decide(exec, pool.budget, floor, found)) return found;
     }
-    exec.for_each(1, [&](int, int worker) {
-      decide_by_keys(scores, rule, pool, {entries, budget}, exec.scratch(worker), keep, found);
-    });
+    exec.for_each(1, [&](int, int worker) { decide_by_keys(scores, rule, pool, exec.scratch(worker), keep, found); });
     return found;
   }
 
-  struct pool_sums {
-    std::int64_t entries;
-    std::int64_t budget;
-  };
-
   /// Decides segments whose forced entries, or those within a floor, are marked in their keys.
   template <class Rule>
-  static void decide_by_keys(score_view const& scores, Rule const& rule, pool_segments pool, pool_sums const& of,
-                             std::span<std::byte> memory, keep_set const& keep, report& found) {
-    std::int64_t forced = 0;
-    std::int64_t within = 0;  // entries that are forced or within a floor
+  static void decide_by_keys(score_view const& scores, Rule const& rule, segment_pool pool, std::span<std::byte> memory,
+                             keep_set const& keep, report& found) {
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
       int const count = keep.entry_count[segment];
       int const share = rule.budget(scores.lane_of(segment), count);
       int const must = detail::make_keys(scores, rule, segment, share, keys_of(scores, segment, keep), found);
-      forced += must;
-      within += std::max(must, std::min(count, detail::floor_of_rule(rule, share)));
+      pool.forced += must;
+      pool.within += std::max(must, std::min(count, detail::floor_of_rule(rule, share)));
     }
-    found.forced_over_budget = forced > of.budget ? 1 : 0;
+    found.forced_over_budget = pool.forced > pool.budget ? 1 : 0;
     found.over_budget = found.forced_over_budget;
-    detail::cut at = cut_of_pool(scores, rule, pool, of.budget, {forced, within, of.entries}, memory, keep);
+    detail::cut at = cut_of_pool(scores, rule, pool, memory, keep);
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
-      int* const to = ordinals_of(scores, segment, keep);
+      int* const to = detail::ordinals_of(scores, segment, keep);
       keep.indptr[segment + 1] = detail::emit_above(keys_of(scores, segment, keep), keep.entry_count[segment], at, to);
     }
   }
 
-  struct pool_counts {
-    std::int64_t forced;
-    std::int64_t within;
-    std::int64_t entries;
-  };
-
   /// Entries within their segment's floor come first: they are all kept, and the rest competes. If the budget is less
   /// than their number, only they compete.
   template <class Rule>
-  static detail::cut cut_of_pool(score_view const& scores, Rule const& rule, pool_segments pool, std::int64_t budget,
-                                 pool_counts const& counted, std::span<std::byte> memory, keep_set const& keep) {
-    bool const floors_fit = counted.within <= std::max(budget, counted.forced);
-    for (int segment = pool.first; counted.within > counted.forced && segment < pool.first + pool.count; ++segment) {
+  static detail::cut cut_of_pool(score_view const& scores, Rule const& rule, segment_pool const& pool,
+                                 std::span<std::byte> memory, keep_set const& keep) {
+    bool const floors_fit = pool.within <= std::max(pool.budget, pool.forced);
+    for (int segment = pool.first; pool.within > pool.forced && segment < pool.first + pool.count; ++segment) {
       std::uint32_t* const keys = keys_of(scores, segment, keep);
       int const count = keep.entry_count[segment];
       int const share = rule.budget(scores.lane_of(segment), count);
       mark_floor(keys, count, detail::floor_of_rule(rule, share), floors_fit, memory);
     }
-    std::int64_t const settled = floors_fit ? counted.within : counted.forced;
-    std::int64_t const most = floors_fit ? counted.entries : counted.within;
-    std::int64_t const k = std::clamp<std::int64_t>(budget - settled, 0, most - settled);
+    std::int64_t const settled = floors_fit ? pool.within : pool.forced;
+    std::int64_t const most = floors_fit ? pool.entries : pool.within;
+    std::int64_t const k = std::clamp<std::int64_t>(pool.budget - settled, 0, most - settled);
     detail::key_rows const all{keys_of(scores, pool.first, keep), scores.lanes.capacity, keep.entry_count + pool.first,
                                pool.count};
     return cut_at(all, k, memory);

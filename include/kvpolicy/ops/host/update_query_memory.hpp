@@ -62,7 +62,7 @@ struct implementation<ops::update_query_memory_t, host> {
  private:
   /// Adds up the rows of a span. 16-bit numbers of sixteen rows are added in float first: their significands have 8 or
   /// 11 bits, so these sums are exact unless one number is some 500 times as large as another.
-  KVPOLICY_VECTORIZED static void add_span(detail::element_row_kernels::function add_rows, turn_queries const& turn,
+  KVPOLICY_VECTORIZED static void add_span(detail::element_rows_kernels::function add_rows, turn_queries const& turn,
                                            lane one, int head, ordinal_range span, float* some, double* sums) {
     constexpr int most = 16;
     int const together = turn.element == codec::f32 ? 1 : most;

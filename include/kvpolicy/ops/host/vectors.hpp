@@ -16,6 +16,9 @@
 #define KVPOLICY_VECTORIZED
 #endif
 
+/// Before the type of a function that is inlined everywhere: an operation of vectors, or a part of a kernel.
+#define KVPOLICY_OP [[gnu::always_inline]] inline
+
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// Vectors of `Width` floats and of as many integers or doubles. `get` and `put` read and write memory at any address.
@@ -35,24 +38,23 @@ struct [[gnu::packed, gnu::may_alias]] anywhere {
 };
 
 template <class Vector>
-[[gnu::always_inline]] inline void load_raw(Vector& to, void const* from) {
+KVPOLICY_OP void load_raw(Vector& to, void const* from) {
   to = static_cast<anywhere<Vector> const*>(from)->value;
 }
-
-/// Keeps numbers that more than one operation uses in a register. g++ else reads them from memory again for each of
-/// these, and a processor reads fewer whole cache lines in a cycle than it has operations for them.
 template <class Vector>
-[[gnu::always_inline]] inline void in_register(Vector& read) {
+KVPOLICY_OP void store_raw(Vector const& from, void* to) {
+  static_cast<anywhere<Vector>*>(to)->value = from;
+}
+
+/// Keeps numbers that were read, and that more than one operation uses, in a register. Otherwise g++ reads them again
+/// for each operation, and a processor reads fewer whole cache lines in a cycle than it has operations for them.
+template <class Vector>
+KVPOLICY_OP void keep_in_register(Vector& read) {
 #if defined(__x86_64__) && !defined(__clang__) && !defined(__CUDACC__)
   asm("" : "+v"(read));
 #else
   static_cast<void>(read);
 #endif
-}
-
-template <class Vector>
-[[gnu::always_inline]] inline void store_raw(Vector const& from, void* to) {
-  static_cast<anywhere<Vector>*>(to)->value = from;
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

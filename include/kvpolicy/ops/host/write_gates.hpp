@@ -5,9 +5,10 @@
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gate_tiles.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/kernels/gates.hpp>
-#include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/host/kernels/residual.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/ops/write_gates.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -29,9 +30,9 @@ class write_gate_task {
   }
 
   write_gate_task(host_executor const& exec, write_gate_weights const& weights, lane this_lane, scratch_arena arena)
-      : blocks_(products_of_isa<sizes::block>[exec.simd_level()]),
+      : simd_level_(exec.simd_level()),
         gates_(gates_of_isa[exec.simd_level()]),
-        perceive_(residual_of_isa[exec.simd_level()].perceive),
+        add_gelu_units_(residual_of_isa[exec.simd_level()].add_gelu_units),
         weights_(weights),
         lanes_(this_lane),
         index_(std::int64_t{this_lane.layer} * weights.heads + this_lane.head),
@@ -65,9 +66,9 @@ class write_gate_task {
 
   void load(row_view const& from, int ordinal, float const* norm, float* to) const {
     plane const& rows = from.rows;
-    widen_row(blocks_, rows.element, from.row(lanes_, ordinal), rows.channel_stride, rows.channels, to);
+    convert_row(simd_level_, rows.element, from.row(lanes_, ordinal), rows.channel_stride, rows.channels, to);
     if (rows.scales.data != nullptr) scale_row(from.scale(lanes_, ordinal), rows.channels, to);
-    gates_.normalise(to, rows.channels, norm + std::ptrdiff_t{lanes_.layer} * weights_.dims);
+    gates_.rms_normalise(to, rows.channels, norm + std::ptrdiff_t{lanes_.layer} * weights_.dims);
   }
 
   /// Adds the contribution of the hidden units from `unit` on to every entry's sum.
@@ -80,13 +81,13 @@ class write_gate_task {
     std::copy_n(weights_.fc2 + first, units, last);
     if (count == 1 && units == sizes::block) {
       multiply_one(weights_.fc1 + first * columns_);
-      return perceive_({tile_, bias, zeros, last, zeros, 1}, sums_);
+      return add_gelu_units_({tile_, bias, zeros, last, zeros, 1}, sums_);
     }
     block_.pack(weights_.fc1 + first * columns_, columns_, units, columns_);
     for (int i = 0; i < count; i += sizes::rows_of_a_tile) {
       int const rows = std::min(sizes::rows_of_a_tile, count - i);
       block_.multiply(x_ + std::ptrdiff_t{i} * columns_, columns_, rows, tile_);
-      perceive_({tile_, bias, zeros, last, zeros, rows}, sums_ + i);
+      add_gelu_units_({tile_, bias, zeros, last, zeros, rows}, sums_ + i);
     }
   }
 
@@ -99,9 +100,9 @@ class write_gate_task {
     }
   }
 
-  product_kernels const& blocks_;
-  gate_kernels const& gates_;
-  void (*perceive_)(hidden_tile const& tile, float* out);
+  isa simd_level_;
+  gates_kernels const& gates_;
+  void (*add_gelu_units_)(hidden_tile const& tile, float* out);
   write_gate_weights const& weights_;
   lane lanes_;
   std::int64_t index_;  ///< index of the lane in the model's lanes

@@ -17,10 +17,10 @@ struct amx_blocks {
   [[gnu::target(KVPOLICY_AMX)]] static void end() { _tile_release(); }
 
   static constexpr product_kernels kernels = [] {
-    product_kernels made = avx512_bf16::products_of_pairs<Rows>;
-    made.set(product::tiles_f16, amx_products<Rows, codec::f16, 3>::all);
-    made.set(product::tiles_bf16, amx_products<Rows, codec::bf16, 1>::all);
-    made.set(product::tiles_bf16_parts, amx_products<Rows, codec::bf16, 3>::all);
+    product_kernels made = avx512_bf16::logits_of_pairs[Rows];
+    made.set(product_kernel::tiles_f16, amx_products<Rows, codec::f16, 3>::all);
+    made.set(product_kernel::tiles_bf16, amx_products<Rows, codec::bf16, 1>::all);
+    made.set(product_kernel::tiles_bf16_parts, amx_products<Rows, codec::bf16, 3>::all);
     if constexpr (Rows == most_rows) made.sweep_bf16 = amx_sweeps::run;
     made.pack_tiles = amx_rows::pack;
     made.begin_tiles = begin;
@@ -28,6 +28,8 @@ struct amx_blocks {
     return made;
   }();
 };
+inline constexpr logits_kernels logits_of_amx{avx512_bf16::logits_of_pairs.few, amx_blocks<16>::kernels,
+                                              amx_blocks<most_rows>::kernels};
 
 #endif
 

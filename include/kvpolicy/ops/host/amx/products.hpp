@@ -14,6 +14,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 #if defined(__x86_64__)
 
 #define KVPOLICY_AMX KVPOLICY_AVX512 ",avx512bf16,amx-tile,amx-bf16"
+#define KVPOLICY_AMX_OP [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] inline
 
 /// The shapes of the eight tile registers: 0 and 1 are products of sixteen keys, 2 and 3 of the other eight keys of a
 /// tile of keys; 4 and 5 are those keys; 6 and 7 are rows.
@@ -44,7 +45,7 @@ struct amx_products {
                                                 float scale, float* out) {
     alignas(64) parts_of_keys parts[2];
     alignas(64) float products[static_cast<std::size_t>(keys_of_a_tile * Rows)];
-    tile_ahead next{keys + keys_of_a_tile, bytes * dims};
+    tile_prefetcher next{keys + keys_of_a_tile, bytes * dims};
     auto const* rows = static_cast<std::byte const*>(packed);
     clear();
     split(keys, 0, dims, next, parts[0]);
@@ -61,7 +62,7 @@ struct amx_products {
   }
 
   /// Sets the products to 0.
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void clear() {
+  KVPOLICY_AMX_OP static void clear() {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -70,8 +71,7 @@ struct amx_products {
 
   /// Adds the products of one part of the keys.
   template <int KeyPart = 0>
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void multiply(part_of_keys const& part,
-                                                                                std::byte const* rows) {
+  KVPOLICY_AMX_OP static void multiply(part_of_keys const& part, std::byte const* rows) {
     _tile_loadd(4, part[0], 64);
     _tile_loadd(5, part[16], 64);
     for (int p = 0; p < RowParts && p + KeyPart < row_tiles::most_parts; ++p) {
@@ -88,7 +88,7 @@ struct amx_products {
   }
 
   /// Writes the products: [keys][rows].
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void store(float* to) {
+  KVPOLICY_AMX_OP static void store(float* to) {
     _tile_stored(0, to, 4 * Rows);
     _tile_stored(2, to + 16 * Rows, 4 * Rows);
     if constexpr (columns == 2) {
@@ -98,8 +98,7 @@ struct amx_products {
   }
 
   /// Splits 32 dims of key k into parts, or `left` if those are fewer.
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void split(std::byte const* from, int left, int k,
-                                                                             parts_of_keys& parts) {
+  KVPOLICY_AMX_OP static void split(std::byte const* from, int left, int k, parts_of_keys& parts) {
     auto const some = left < 32 ? (__mmask32{1} << left) - 1 : ~__mmask32{0};
     if constexpr (Element == codec::bf16) {
       _mm512_store_si512(parts[0][k], _mm512_maskz_loadu_epi16(some, from));
@@ -119,25 +118,21 @@ struct amx_products {
 
  private:
   /// Keeps a compiler from moving writes of parts over reads of them: intrinsics of g++ 12 do not say that they read.
-  [[gnu::always_inline]] static inline void keep_order(parts_of_keys (&parts)[2]) {
-    __asm__ __volatile__("" ::"r"(&parts) : "memory");
-  }
+  KVPOLICY_OP static void keep_order(parts_of_keys (&parts)[2]) { __asm__ __volatile__("" ::"r"(&parts) : "memory"); }
 
   /// Splits dims [d, d + 32) of all keys, or those that are left, into parts.
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void split(void const* const* keys, int d, int dims,
-                                                                             tile_ahead& next, parts_of_keys& parts) {
+  KVPOLICY_AMX_OP static void split(void const* const* keys, int d, int dims, tile_prefetcher& next,
+                                    parts_of_keys& parts) {
     for (int k = 0; k < keys_of_a_tile; ++k) {
-      next.fetch();
+      next.next();
       split(static_cast<std::byte const*>(keys[k]) + std::ptrdiff_t{bytes} * d, dims - d, k, parts);
     }
   }
 
   /// Writes the products times `scale`. Parts of an infinite number, and an infinite number times a part that is zero,
   /// give NaN: products that are not finite are computed again without splitting the key.
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void scale_all(float const* products,
-                                                                                 void const* const* keys, int count,
-                                                                                 int dims, void const* packed,
-                                                                                 float scale, float* out) {
+  KVPOLICY_AMX_OP static void scale_all(float const* products, void const* const* keys, int count, int dims,
+                                        void const* packed, float scale, float* out) {
     constexpr int nan_or_infinite = 0x99;
     __m512 const factor = _mm512_set1_ps(scale);
     for (int k = 0; k < count; ++k) {
@@ -207,12 +202,12 @@ struct amx_rows {
 
  private:
   /// Sets a bit of NaNs that is among the upper half, so that no NaN is truncated to infinity.
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline __m512i quiet(__m512 value) {
+  KVPOLICY_AMX_OP static __m512i quiet(__m512 value) {
     __m512i const bits = _mm512_castps_si512(value);
     return _mm512_mask_or_epi32(bits, _mm512_fpclass_ps_mask(value, nan), bits, _mm512_set1_epi32(0x00400000));
   }
   /// What truncation leaves of a number; nothing of NaN and of infinity.
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline __m512 rest_of(__m512 value, __m512i upper) {
+  KVPOLICY_AMX_OP static __m512 rest_of(__m512 value, __m512i upper) {
     __m512 const part = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(value), upper));
     auto const finite = static_cast<__mmask16>(~_mm512_fpclass_ps_mask(value, nan_or_infinite));
     return _mm512_maskz_sub_ps(finite, value, part);

@@ -39,9 +39,9 @@ struct amx_sweeps {
     std::fill_n(mass, AddsMass ? keys_of_a_tile * 16 : 0, 0.0f);
     copy_keys(of);
     int const lines = (products::bytes * of.dims + 63) / 64 * keys_of_a_tile;
-    lines_ahead next{{of.keys + keys_of_a_tile, products::bytes * of.dims},
-                     (lines + keys_of_a_tile * blocks - 1) / (keys_of_a_tile * blocks),
-                     lines};
+    lines_prefetcher next{{of.keys + keys_of_a_tile, products::bytes * of.dims},
+                          (lines + keys_of_a_tile * blocks - 1) / (keys_of_a_tile * blocks),
+                          lines};
     products::clear();
     for (int tile = 0; tile < row_tiles::tiles(of.dims); ++tile) multiply(of, rows[0], tile);
     products::store(logits[0]);
@@ -56,26 +56,26 @@ struct amx_sweeps {
     }
     if constexpr (AddsMass) {
       for (int k = 0; k < of.count; ++k) {
-        of.mass[k] += avx512::sum(avx512::load_floats(mass + std::ptrdiff_t{16} * k));
+        of.mass[k] += avx512::reduce_add(avx512::load(mass + std::ptrdiff_t{16} * k));
       }
     }
   }
 
   /// Prefetches the next tile of keys, some lines with each key and block.
-  struct lines_ahead {
-    tile_ahead next;
+  struct lines_prefetcher {
+    tile_prefetcher tile;
     int each;
     int left;  ///< lines; behind the last one there is no address
 
-    [[gnu::always_inline]] inline void fetch() {
+    KVPOLICY_OP void next() {
       int const some = std::min(each, left);
-      for (int i = 0; i < some; ++i) next.fetch();
+      for (int i = 0; i < some; ++i) tile.next();
       left -= some;
     }
   };
 
   /// Copies the keys, 32 dims after 32 dims.
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void copy_keys(swept_keys const& of) {
+  KVPOLICY_AMX_OP static void copy_keys(swept_keys const& of) {
     auto* const to = static_cast<parts_of_keys*>(of.copy);
     for (int d = 0; d < of.dims; d += row_tiles::dims_of_a_tile) {
       for (int k = 0; k < keys_of_a_tile; ++k) {
@@ -87,8 +87,7 @@ struct amx_sweeps {
   }
 
   /// Adds the products of a block's rows and 32 dims of the copied keys.
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void multiply(swept_keys const& of,
-                                                                                swept_rows const& rows, int tile) {
+  KVPOLICY_AMX_OP static void multiply(swept_keys const& of, swept_rows const& rows, int tile) {
     auto const* const keys = static_cast<parts_of_keys const*>(of.copy);
     products::multiply(keys[tile][0], static_cast<std::byte const*>(rows.packed) + 1024 * columns * tile);
   }
@@ -103,7 +102,7 @@ struct amx_sweeps {
 
     /// Adds the products of the block that follows meanwhile, if there is one, and writes them to `then`. A core looks
     /// only some hundreds of instructions ahead: after the products of 32 dims it takes a few keys.
-    [[gnu::target(KVPOLICY_AMX)]] void run(lines_ahead& next, swept_rows const* following, float* then) const {
+    [[gnu::target(KVPOLICY_AMX)]] void run(lines_prefetcher& next, swept_rows const* following, float* then) const {
       __m512 shift[] = {begin(0), begin(1)};  ///< what is subtracted from logits
       __m512 sum[] = {begin_sum(0, shift[0]), begin_sum(1, shift[1])};
       int const tiles = row_tiles::tiles(of.dims);
@@ -112,7 +111,7 @@ struct amx_sweeps {
       for (int tile = 0, k = 0; tile < tiles; ++tile) {
         if (following != nullptr) multiply(of, *following, tile);
         for (int const end = std::min(k + some, keys_of_a_tile); k < end; ++k) {
-          next.fetch();
+          next.next();
           take(k, shift, sum);
         }
       }
@@ -127,7 +126,7 @@ struct amx_sweeps {
     static constexpr float lowest = -std::numeric_limits<float>::infinity();
 
     /// The logits of key k and sixteen rows.
-    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] inline __m512 logit(int k, int c) const {
+    KVPOLICY_AMX_OP __m512 logit(int k, int c) const {
       __m512 const product = _mm512_load_ps(logits + k * most_rows + 16 * c);
       __m512 const scaled = _mm512_mul_ps(product, _mm512_set1_ps(of.scale));
       if constexpr (All) return scaled;
@@ -137,7 +136,7 @@ struct amx_sweeps {
     }
 
     /// Returns the maxima of sixteen rows. The first pass raises them by the logits of these keys.
-    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] inline __m512 begin(int c) const {
+    KVPOLICY_AMX_OP __m512 begin(int c) const {
       __m512 const before = _mm512_loadu_ps(rows.row_max + 16 * c);
       if constexpr (AddsMass) return before;
       __m512 most[] = {before, before, before, before};  // one alone would make each maximum wait for the one before it
@@ -148,7 +147,7 @@ struct amx_sweeps {
     }
     /// Returns the sums of the rows before these keys, or what the second pass multiplies by. Of the maxima in `shift`
     /// those become 0 whose rows have seen nothing.
-    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] inline __m512 begin_sum(int c, __m512& shift) const {
+    KVPOLICY_AMX_OP __m512 begin_sum(int c, __m512& shift) const {
       __m512 const sum = _mm512_loadu_ps(rows.sum + 16 * c);
       __m512 const before = _mm512_loadu_ps(rows.row_max + 16 * c);
       if constexpr (!AddsMass) _mm512_storeu_ps(rows.row_max + 16 * c, shift);
@@ -156,17 +155,14 @@ struct amx_sweeps {
       if constexpr (AddsMass) return sum;
       return _mm512_mul_ps(sum, exp_of(_mm512_sub_ps(before, shift)));
     }
-    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline __m512 exp_of(__m512 const& x) {
-      return avx512::exp_of_shifted<most_rows>({x}).of;
-    }
+    KVPOLICY_AMX_OP static __m512 exp_of(__m512 const& x) { return avx512::exp_of_shifted<most_rows>({x}).raw; }
     /// NaN of a maximum stays, that of a logit does not.
-    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline __m512 higher(__m512 const& value,
-                                                                                  __m512 const& most) {
+    KVPOLICY_AMX_OP static __m512 higher(__m512 const& value, __m512 const& most) {
       return _mm512_maskz_max_ps(every, value, most);
     }
 
     /// Adds what key k gets of each row to the row's sum or to the key's mass.
-    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] inline void take(int k, __m512 const* shift, __m512* sum) const {
+    KVPOLICY_AMX_OP void take(int k, __m512 const* shift, __m512* sum) const {
       float* const to = mass + std::ptrdiff_t{16} * k;
       __m512 all = AddsMass ? _mm512_load_ps(to) : _mm512_setzero_ps();
       for (int c = 0; c < columns; ++c) {

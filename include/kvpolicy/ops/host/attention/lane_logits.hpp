@@ -6,6 +6,7 @@
 #include <kvpolicy/ops/host/amx/row_tiles.hpp>
 #include <kvpolicy/ops/host/attention/pack_row.hpp>
 #include <kvpolicy/ops/host/attention/row_block.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/lane_rows.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
@@ -96,10 +97,11 @@ class lane_logits {
     end_ = end;
     std::copy_n(address_ + keys_of_a_tile, keys_of_a_tile, next_);
     if (reads_keys()) return count;
-    tile_ahead next{next_, dims_ * bytes_of(keys_->rows.element)};
+    tile_prefetcher next{next_, dims_ * bytes_of(keys_->rows.element)};
     for (int k = 0; k < count; ++k) {
-      for (int at = 0; at < next.bytes; at += 64) next.fetch();
-      widen(static_cast<std::byte const*>(address_[k]), tile_ + k * dims_);
+      for (int at = 0; at < next.bytes; at += 64) next.next();
+      convert_row(simd_level_, keys_->rows.element, static_cast<std::byte const*>(address_[k]),
+                  keys_->rows.channel_stride, dims_, tile_ + k * dims_);
     }
     if (keys_->rows.scales.data != nullptr) {
       for (int k = 0; k < count; ++k) scale_row(keys_->scale(lanes_, first + k), dims_, tile_ + k * dims_);
@@ -142,7 +144,7 @@ class lane_logits {
   }
 
   /// True if logits need not be stored, because `sweep` computes them in each of two passes.
-  [[nodiscard]] bool has_sweeps() const { return by_ == product::tiles_bf16 && !(soft_cap_ > 0) && scale_ > 0; }
+  [[nodiscard]] bool has_sweeps() const { return by_ == product_kernel::tiles_bf16 && !(soft_cap_ > 0) && scale_ > 0; }
 
   /// One pass of some blocks of rows over entries [0, end): the first one if `mass` is null.
   void sweep(row_block const& of, swept_rows const* rows, int blocks, int end, float* mass) {
@@ -167,36 +169,36 @@ class lane_logits {
   [[nodiscard]] bool are_few() const { return range_.count * range_.group <= few_rows; }
   /// True if the kernel reads keys as they are.
   [[nodiscard]] bool reads_keys() const {
-    if (by_ != product::rows_interleaved && by_ != product::rows && by_ != product::four_dims) return true;
+    if (by_ != product_kernel::rows_interleaved && by_ != product_kernel::rows && by_ != product_kernel::four_dims)
+      return true;
     return keys_->rows.element == codec::f32 && keys_->rows.contiguous();
   }
 
   [[nodiscard]] bool uses_tiles() const {
-    return by_ == product::tiles_bf16 || by_ == product::tiles_bf16_parts || by_ == product::tiles_f16;
+    return by_ == product_kernel::tiles_bf16 || by_ == product_kernel::tiles_bf16_parts ||
+           by_ == product_kernel::tiles_f16;
   }
 
-  product choose() {
+  product_kernel choose() {
     bool const bf16 = simd_level_ >= isa::avx512_bf16 && keys_->rows.element == codec::bf16 && keys_->rows.contiguous();
     if (!are_few() && simd_level_ == isa::amx) {
-      if (bf16) return rows_are_bf16() ? product::tiles_bf16 : product::tiles_bf16_parts;
-      if (keys_->rows.element == codec::f16 && keys_->rows.contiguous()) return product::tiles_f16;
+      if (bf16) return rows_are_bf16() ? product_kernel::tiles_bf16 : product_kernel::tiles_bf16_parts;
+      if (keys_->rows.element == codec::f16 && keys_->rows.contiguous()) return product_kernel::tiles_f16;
     }
     if (!are_few())
-      return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product::rows_interleaved_bf16 : product::rows_interleaved;
-    if (bf16 && dims_ % 8 == 0) return rows_are_bf16() ? product::four_dims_bf16 : product::four_dims_bf16_parts;
-    product_kernels const& few = products_of_isa<few_rows>[simd_level_];
+      return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product_kernel::rows_interleaved_bf16
+                                                       : product_kernel::rows_interleaved;
+    if (bf16 && dims_ % 8 == 0)
+      return rows_are_bf16() ? product_kernel::four_dims_bf16 : product_kernel::four_dims_bf16_parts;
+    product_kernels const& few = logits_of_isa[simd_level_].few;
     codec const element = keys_->rows.element;
     if (keys_->rows.contiguous() && dims_ % few.numbers_of_a_vector == 0 &&
         (element == codec::f16 || element == codec::bf16)) {
-      product const read = element == codec::f16 ? product::rows_f16 : product::rows_bf16;
+      product_kernel const read = element == codec::f16 ? product_kernel::rows_f16 : product_kernel::rows_bf16;
       if (few.of(read) != nullptr) return read;
     }
-    return dims_ % 4 == 0 && few.of(product::four_dims) != nullptr ? product::four_dims : product::rows;
-  }
-
-  void widen(std::byte const* from, float* to) const {
-    if (keys_->rows.contiguous()) return products_of_isa<16>[simd_level_].widen(keys_->rows.element, from, dims_, to);
-    load_row(keys_->rows.element, from, keys_->rows.channel_stride, dims_, to);
+    return dims_ % 4 == 0 && few.of(product_kernel::four_dims) != nullptr ? product_kernel::four_dims
+                                                                          : product_kernel::rows;
   }
 
   /// Loads row i of the range into row_.
@@ -224,7 +226,7 @@ class lane_logits {
   lane lanes_{};
   row_range range_{};
   int dims_ = 0;
-  product by_ = product::rows_interleaved;
+  product_kernel by_ = product_kernel::rows_interleaved;
   lane_rows at_{};
   int behind_ = -1;  ///< the first entry behind the current tile; `next_` is its tile
   int end_ = 0;

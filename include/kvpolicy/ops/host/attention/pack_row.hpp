@@ -25,32 +25,32 @@ inline float bf16_rest(float const* row, int d) {
 }
 
 /// Packs a row as row i of a block, in the layout of the kernel.
-inline void pack_row(product by, float const* row, int dims, int i, row_block const& block) {
+inline void pack_row(product_kernel by, float const* row, int dims, int i, row_block const& block) {
   switch (by) {
-    case product::rows_interleaved:
+    case product_kernel::rows_interleaved:
       for (int d = 0; d < dims; ++d) block.packed[std::ptrdiff_t{d} * block.rows + i] = row[d];
       return;
-    case product::tiles_f16:
+    case product_kernel::tiles_f16:
       return block.products->pack_tiles({block.rows, 3, false}, row, dims, i, block.packed);
-    case product::tiles_bf16:
+    case product_kernel::tiles_bf16:
       return block.products->pack_tiles({block.rows, 1, true}, row, dims, i, block.packed);
-    case product::tiles_bf16_parts:
+    case product_kernel::tiles_bf16_parts:
       return block.products->pack_tiles({block.rows, 3, true}, row, dims, i, block.packed);
-    case product::rows:
-    case product::rows_f16:
-    case product::rows_bf16:
+    case product_kernel::rows:
+    case product_kernel::rows_f16:
+    case product_kernel::rows_bf16:
       std::copy_n(row, dims, block.packed + std::ptrdiff_t{i} * dims);
       return;
-    case product::four_dims:
+    case product_kernel::four_dims:
       for (int d = 0; d < dims; ++d) block.packed[d / 4 * 16 + i * 4 + d % 4] = row[d];
       return;
-    case product::rows_interleaved_bf16:
+    case product_kernel::rows_interleaved_bf16:
       for (int d = 0; d < dims; d += 2) block.packed[std::ptrdiff_t{d} / 2 * block.rows + i] = bf16_pair(row, d);
       return;
-    case product::four_dims_bf16:
+    case product_kernel::four_dims_bf16:
       for (int d = 0; d < dims; d += 2) block.packed[d / 8 * 16 + i * 4 + d / 2 % 4] = bf16_pair(row, d);
       return;
-    case product::four_dims_bf16_parts:
+    case product_kernel::four_dims_bf16_parts:
       for (int d = 0; d < dims; d += 2) {
         float* const to = block.packed + d / 8 * 32 + i * 4 + d / 2 % 4;
         to[0] = bf16_pair(row, d);

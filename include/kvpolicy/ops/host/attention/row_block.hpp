@@ -23,7 +23,7 @@ struct row_block {
   float* packed = nullptr;
   int rows = 0;
   product_kernels const* products = nullptr;
-  softmax_kernels const* softmax = nullptr;
+  block_softmax const* softmax = nullptr;
   int visible[most_rows] = {};
   float scale[most_rows] = {};
   float lse[most_rows] = {};
@@ -33,7 +33,7 @@ struct row_block {
 
   static constexpr float no_sink = -std::numeric_limits<float>::infinity();
 
-  /// Begins the softmax of every row: only the sink has been seen.
+  /// Begins the softmax of every row: only the sink has been visible.
   void begin_softmax() {
     std::copy_n(sink, most_rows, row_max);
     for (int r = 0; r < most_rows; ++r) sum[r] = sink[r] == no_sink ? 0.0f : 1.0f;
@@ -42,18 +42,8 @@ struct row_block {
   /// Sets the number of rows to 4, 16 or 32. Not all of them need be used.
   void set_rows(isa simd_level, int count) {
     rows = count;
-    if (count == few_rows) {
-      use<few_rows>(simd_level);
-    } else {
-      count == 16 ? use<16>(simd_level) : use<most_rows>(simd_level);
-    }
-  }
-
- private:
-  template <int Rows>
-  void use(isa simd_level) {
-    products = &products_of_isa<Rows>[simd_level];
-    softmax = &softmax_of_isa<Rows>[simd_level];
+    products = &logits_of_isa[simd_level][count];
+    softmax = &softmax_of_isa[simd_level][count];
   }
 };
 

@@ -23,7 +23,7 @@ template <class Number>
 using bound_kernel = void (*)(std::byte const* const* rows, int count, int dims, bool overwrite, Number* high,
                               Number* low);
 
-struct bound_kernels {
+struct bounds_kernels {
   bound_kernel<std::int32_t> wide;
   bound_kernel<std::int16_t> narrow;
 
@@ -39,12 +39,5 @@ struct bound_kernels {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/bounds.kernel.hpp>
+#define KVPOLICY_FAMILY bounds
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(bound_kernels, bounds);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

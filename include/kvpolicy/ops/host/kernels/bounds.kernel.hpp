@@ -7,12 +7,12 @@ struct channels {
 
 /// The bounds of `Vectors` vectors of channels from d on, so that as many cache lines of a row are read together.
 template <int Vectors, class Number, int Channels>
-[[gnu::always_inline]] inline void bound_channels(std::byte const* const* rows, int count, int d, bool overwrite,
-                                                  Number* high, Number* low) {
+KVPOLICY_OP void bound_channels(std::byte const* const* rows, int count, int d, bool overwrite, Number* high,
+                                Number* low) {
   using numbers = typename channels<Number, Channels>::numbers;
   constexpr Number magnitude = std::numeric_limits<Number>::max();
   numbers most[static_cast<std::size_t>(Vectors)], least[static_cast<std::size_t>(Vectors)];
-  each<Vectors>([&](auto i) KVPOLICY_INLINED {
+  unrolled<Vectors>([&](auto i) KVPOLICY_INLINED {
     most[i] = numbers{} + std::numeric_limits<Number>::min();
     least[i] = numbers{} + magnitude;
     if (overwrite) return;
@@ -20,7 +20,7 @@ template <int Vectors, class Number, int Channels>
     load_raw(least[i], low + d + Channels * i);
   });
   for (int r = 0; r < count; ++r) {
-    each<Vectors>([&](auto i) KVPOLICY_INLINED {
+    unrolled<Vectors>([&](auto i) KVPOLICY_INLINED {
       numbers value;
       load_raw(value, rows[r] + (d + Channels * i) * static_cast<int>(sizeof(Number)));
       value ^= (value >> (8 * sizeof(Number) - 1)) & magnitude;
@@ -28,7 +28,7 @@ template <int Vectors, class Number, int Channels>
       least[i] = value < least[i] ? value : least[i];
     });
   }
-  each<Vectors>([&](auto i) KVPOLICY_INLINED {
+  unrolled<Vectors>([&](auto i) KVPOLICY_INLINED {
     store_raw(most[i], high + d + Channels * i);
     store_raw(least[i], low + d + Channels * i);
   });
@@ -49,4 +49,4 @@ inline void bound(std::byte const* const* rows, int count, int dims, bool overwr
   pass(std::integer_sequence<int, 1, 1>{});
 }
 
-inline constexpr bound_kernels bounds{bound<std::int32_t>, bound<std::int16_t>};
+inline constexpr bounds_kernels bounds{bound<std::int32_t>, bound<std::int16_t>};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/host/simd/operations.hpp>
@@ -15,7 +16,7 @@ inline constexpr int rows_at_a_time = 8;  ///< more rows at a time are too many 
 /// to[d] = ((to[d] + rows[0][d]) + rows[1][d]) + ..., of `count` rows of `dims` contiguous elements each. The rows may
 /// begin at any address. With every line of a row a line of the row `ahead` at the same index is prefetched. Rows
 /// `ahead` are not read.
-struct element_row_kernels {
+struct element_rows_kernels {
   using function = void (*)(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims,
                             float* to);
   function f32 = nullptr;
@@ -29,8 +30,10 @@ struct element_row_kernels {
   sum_function sum_f32 = nullptr;
   sum_function sum_f16 = nullptr;
   sum_function sum_bf16 = nullptr;
-  /// Converts f16 elements to floats.
-  void (*widen_f16)(std::byte const* from, int dims, float* to) = nullptr;
+  /// Converts contiguous elements to floats.
+  using convert_function = void (*)(std::byte const* from, int dims, float* to);
+  convert_function convert_f16 = nullptr;
+  convert_function convert_bf16 = nullptr;
 
   [[nodiscard]] function of(codec element) const {
     return element == codec::f32 ? f32 : element == codec::f16 ? f16 : bf16;
@@ -42,18 +45,17 @@ struct element_row_kernels {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/element_rows.kernel.hpp>
+#define KVPOLICY_FAMILY element_rows
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(element_row_kernels, element_rows);
-
-/// Converts `dims` contiguous elements to floats, without a scale.
-inline void widen_row(isa simd_level, codec element, std::byte const* from, int dims, float* to) {
-  if (element == codec::f16) return element_rows_of_isa[simd_level].widen_f16(from, dims, to);
-  load_row(element, from, bytes_of(element), dims, to);
+/// Converts `dims` elements, `step` bytes apart, to floats, without a scale.
+inline void convert_row(isa simd_level, codec element, std::byte const* from, std::int64_t step, int dims, float* to) {
+  bool const contiguous = step == bytes_of(element);
+  if (contiguous && element == codec::f16) return element_rows_of_isa[simd_level].convert_f16(from, dims, to);
+  if (contiguous && element == codec::bf16) return element_rows_of_isa[simd_level].convert_bf16(from, dims, to);
+  load_row(element, from, step, dims, to);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,62 +1,72 @@
 // Sums of rows: kernels/element_rows.hpp says what they promise.
 
-/// For each number d of the rows: end(d, combine(... combine(begin(d), rows[0][d]) ..., rows[count - 1][d])). Four
-/// vectors at a time hide the latency of combining.
+/// For each number d of the rows: end(kind, combine(... combine(begin(kind, d), rows[0][d]) ..., rows[count - 1][d]),
+/// d). Four vectors at a time hide the latency of combining.
 template <codec Element, class Begin, class Combine, class End>
-[[gnu::always_inline]] inline void combine_rows(std::byte const* const* rows, std::byte const* const* ahead, int count,
-                                                int dims, Begin const& begin, Combine const& combine, End const& end) {
+KVPOLICY_OP void combine_rows(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims,
+                              Begin const& begin, Combine const& combine, End const& end) {
   constexpr int block = 4 * width;
   constexpr std::ptrdiff_t bytes = bytes_of(Element);
   int d = 0;
   for (; d + block <= dims; d += block) {
     floats some[4];
-    each<4>([&](auto i) KVPOLICY_INLINED { some[i] = begin(floats{}, d + i * width); });
+    unrolled<4>([&](auto i) KVPOLICY_INLINED { some[i] = begin(vector_tag{}, d + i * width); });
     for (int r = 0; r < count; ++r) {
       std::byte const* const from = rows[r] + d * bytes;
       for (int at = 0; at < block * bytes; at += 64) prefetch_here(ahead[r] + d * bytes + at);
-      each<4>([&](auto i) KVPOLICY_INLINED {
-        some[i] = combine(some[i], load_elements<Element>(floats{}, from + i * width * bytes));
+      unrolled<4>([&](auto i) KVPOLICY_INLINED {
+        some[i] = combine(some[i], load_elements<Element>(vector_tag{}, from + i * width * bytes));
       });
     }
-    each<4>([&](auto i) KVPOLICY_INLINED { end(some[i], d + i * width); });
+    unrolled<4>([&](auto i) KVPOLICY_INLINED { end(vector_tag{}, some[i], d + i * width); });
   }
-  for_each_float(d, dims, [&](auto kind, int at) KVPOLICY_INLINED {
+  for_each_vector(d, dims, [&](auto kind, int at) KVPOLICY_INLINED {
     auto some = begin(kind, at);
     for (int r = 0; r < count; ++r) some = combine(some, load_elements<Element>(kind, rows[r] + at * bytes));
-    end(some, at);
+    end(kind, some, at);
   });
 }
 
 template <codec Element>
 inline void add_rows(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims, float* to) {
   combine_rows<Element>(
-      rows, ahead, count, dims, [&](auto kind, int d) KVPOLICY_INLINED { return load_as(kind, to + d); },
+      rows, ahead, count, dims, [&](auto kind, int d) KVPOLICY_INLINED { return load(kind, to + d); },
       [](auto a, auto b) KVPOLICY_INLINED { return a + b; },
-      [&](auto some, int d) KVPOLICY_INLINED { store(some, to + d); });
+      [&](auto, auto some, int d) KVPOLICY_INLINED { store(some, to + d); });
 }
 
 template <codec Element>
 inline void add_sum_of_rows(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims,
                             float divisor, float* to) {
   combine_rows<Element>(
-      rows, ahead, count, dims, [](auto kind, int) KVPOLICY_INLINED { return repeated_as(kind, 0.0f); },
+      rows, ahead, count, dims, [](auto kind, int) KVPOLICY_INLINED { return splat(kind, 0.0f); },
       [](auto a, auto b) KVPOLICY_INLINED { return a + b; },
-      [&](auto sum, int d) KVPOLICY_INLINED { store(load_as(sum, to + d) + sum / repeated_as(sum, divisor), to + d); });
+      [&](auto kind, auto sum, int d)
+          KVPOLICY_INLINED { store(load(kind, to + d) + sum / splat(kind, divisor), to + d); });
 }
 
 inline void max_of_rows(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims, float* to) {
   combine_rows<codec::f32>(
-      rows, ahead, count, dims, [&](auto kind, int d) KVPOLICY_INLINED { return load_as(kind, to + d); },
-      [](auto a, auto b) KVPOLICY_INLINED { return highest(b, a); },
-      [&](auto some, int d) KVPOLICY_INLINED { store(some, to + d); });
+      rows, ahead, count, dims, [&](auto kind, int d) KVPOLICY_INLINED { return load(kind, to + d); },
+      [](auto a, auto b) KVPOLICY_INLINED { return max_nan(b, a); },
+      [&](auto, auto some, int d) KVPOLICY_INLINED { store(some, to + d); });
 }
 
-inline void widen_f16(std::byte const* from, int dims, float* to) {
-  for_each_float(0, dims, [&](auto kind, int d) KVPOLICY_INLINED {
-    store(load_elements<codec::f16>(kind, from + 2 * std::ptrdiff_t{d}), to + d);
+template <codec Element>
+inline void convert(std::byte const* from, int dims, float* to) {
+  for_each_vector(0, dims, [&](auto kind, int d) KVPOLICY_INLINED {
+    store(load_elements<Element>(kind, from + bytes_of(Element) * std::ptrdiff_t{d}), to + d);
   });
 }
 
-inline constexpr element_row_kernels element_rows{
-    add_rows<codec::f32>,        add_rows<codec::f16>,        add_rows<codec::bf16>,        max_of_rows,
-    add_sum_of_rows<codec::f32>, add_sum_of_rows<codec::f16>, add_sum_of_rows<codec::bf16>, widen_f16};
+inline constexpr element_rows_kernels element_rows{
+    .f32 = add_rows<codec::f32>,
+    .f16 = add_rows<codec::f16>,
+    .bf16 = add_rows<codec::bf16>,
+    .max_f32 = max_of_rows,
+    .sum_f32 = add_sum_of_rows<codec::f32>,
+    .sum_f16 = add_sum_of_rows<codec::f16>,
+    .sum_bf16 = add_sum_of_rows<codec::bf16>,
+    .convert_f16 = convert<codec::f16>,
+    .convert_bf16 = convert<codec::bf16>,
+};

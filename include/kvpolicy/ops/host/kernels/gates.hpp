@@ -16,9 +16,9 @@ struct unit_weights {
   float const* next;  ///< what is read after these weights, with the same stride
 };
 
-struct gate_kernels {
+struct gates_kernels {
   /// row[d] *= by[d] / sqrt(mean of the row's squares + 1e-6).
-  void (*normalise)(float* row, int dims, float const* by) = nullptr;
+  void (*rms_normalise)(float* row, int dims, float const* by) = nullptr;
   /// row[u] = silu(row[u] + bias[u]); `units` is a multiple of the block size.
   void (*activate)(float* row, int units, float const* bias) = nullptr;
   /// out[u] = sum over c of row[c] * weights of unit u [c], in the order of the columns, as in the products of blocks:
@@ -28,12 +28,5 @@ struct gate_kernels {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/gates.kernel.hpp>
+#define KVPOLICY_FAMILY gates
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(gate_kernels, gates);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

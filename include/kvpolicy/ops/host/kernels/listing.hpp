@@ -24,12 +24,5 @@ struct listing_kernels {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/listing.kernel.hpp>
+#define KVPOLICY_FAMILY listing
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(listing_kernels, listing);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

@@ -4,15 +4,15 @@
 /// listed then. Nothing is written from the place `end` of the list on. `Vector` is `ints`, a parameter so that a
 /// compiler does not look for operations that it lacks.
 template <class Vector>
-[[gnu::always_inline]] inline int list_word(Vector kind, std::uint32_t word, int e, int at, int end, int* to) {
+KVPOLICY_OP int list_word(Vector kind, std::uint32_t word, int e, int at, int end, int* to) {
   if constexpr (has_integers) {
-    auto ordinals = counting_as(kind, e);
+    auto ordinals = iota(kind, e);
     for (int i = 0; i < 32; i += width, word >>= width) {
       unsigned const here = word & ((1u << width) - 1);
       int const more = __builtin_popcount(here);
-      pack_bits(ordinals, here, more, at + width <= end, to + at);
+      compress_store(ordinals, here, more, at + width <= end, to + at);
       at += more;
-      ordinals = ordinals + same_as(kind, width);
+      ordinals = ordinals + splat(kind, width);
     }
   } else {
     for (; word != 0; word &= word - 1) to[at++] = e + __builtin_ctz(word);
@@ -21,35 +21,36 @@ template <class Vector>
 }
 
 /// The bits of the rows from r on whose number is not below `least`. Rows behind the last one have none.
-[[gnu::always_inline]] inline std::uint32_t counting_rows(int const* numbers, int count, int least, int r) {
-  if (r + 32 <= count) return ~signs_of(numbers + r, least);
+KVPOLICY_OP std::uint32_t counting_rows(int const* numbers, int count, int least, int r) {
+  if (r + 32 <= count) return ~sign_bits(numbers + r, least);
   int rest[32];
   for (int i = 0; i < 32; ++i) rest[i] = r + i < count ? numbers[r + i] : least - 1;
-  return ~signs_of(rest, least);
+  return ~sign_bits(rest, least);
 }
 
 /// Rows are counted first, so that the last vector that may be stored as a whole is known.
 inline int list_rows(int const* numbers, int count, int least, int* to) {
   int all = 0, at = 0;
   for (int r = 0; r < count; r += 32) all += __builtin_popcount(counting_rows(numbers, count, least, r));
-  for (int r = 0; r < count; r += 32) at = list_word(ints{}, counting_rows(numbers, count, least, r), r, at, all, to);
+  for (int r = 0; r < count; r += 32)
+    at = list_word(vector_tag{}, counting_rows(numbers, count, least, r), r, at, all, to);
   return at;
 }
 
 /// As many ordinals as marks were read end before the marks that are still to be read, where these are the last bytes.
 inline int list_marked(unsigned char const* marks, int count, int* to) {
   int at = 0, e = 0;
-  for (; e + 32 <= count; e += 32) at = list_word(ints{}, marked_of(marks + e), e, at, count, to);
+  for (; e + 32 <= count; e += 32) at = list_word(vector_tag{}, nonzero_bits(marks + e), e, at, count, to);
   if (e == count) return at;
   zero_padded<32> const rest(reinterpret_cast<std::byte const*>(marks + e), count - e);
-  return list_word(ints{}, marked_of(reinterpret_cast<unsigned char const*>(rest.begin())), e, at, count, to);
+  return list_word(vector_tag{}, nonzero_bits(reinterpret_cast<unsigned char const*>(rest.begin())), e, at, count, to);
 }
 
 inline void list_bits(std::uint32_t const* bits, int count, int listed, int* to) {
   int at = 0;
-  for (int e = 0; e < count && at < listed; e += 32) at = list_word(ints{}, bits[e / 32], e, at, listed, to);
+  for (int e = 0; e < count && at < listed; e += 32) at = list_word(vector_tag{}, bits[e / 32], e, at, listed, to);
 }
 
-inline std::uint32_t signs(int const* numbers) { return signs_of(numbers, 0); }
+inline std::uint32_t signs(int const* numbers) { return sign_bits(numbers, 0); }
 
 inline constexpr listing_kernels listing{list_rows, list_bits, signs, list_marked};

@@ -15,7 +15,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 inline constexpr int keys_of_a_tile = 24;
 
 /// The kernel that multiplies keys and rows, which determines how rows are packed in floats, or in pairs of bf16.
-enum class product {
+enum class product_kernel {
   rows_interleaved,       ///< [dims][rows]
   rows_interleaved_bf16,  ///< bf16 keys and rows: [dims / 2][rows] pairs
   tiles_bf16,             ///< bf16 keys and rows, with a matrix unit: `row_tiles`, which `pack_tiles` packs
@@ -29,6 +29,8 @@ enum class product {
   four_dims_bf16_parts  ///< bf16 keys and float rows, split into two bf16 numbers, which have 16 bits: [dims /
                         ///< 8][2][row][4 pairs]
 };
+
+inline constexpr int num_products = static_cast<int>(product_kernel::four_dims_bf16_parts) + 1;
 
 /// The softmax of a block of `most_rows` rows, whose logits are computed twice instead of being stored.
 struct swept_rows {
@@ -51,16 +53,14 @@ struct swept_keys {
   float* mass = nullptr;  ///< null in the first pass; the second pass adds each key's mass to it
 };
 
-/// The products of blocks with one number of rows. What an instruction set does not have, or would not be faster, is
-/// null.
+/// The kernels for blocks of a fixed number of rows: 4, 16 or 32. A kernel that an instruction set lacks, or that would
+/// not be faster there, is null.
 struct product_kernels {
   /// out[k][r] = scale * key k . row r. A whole step of keys is read, and the keys of the next tile may be prefetched.
   using function = void (*)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
-  function by[11];
-  /// Like `rows_interleaved`, with the same sums, but for one key at a time instead of a whole step.
-  function one_by_one;
-  /// Converts a row of contiguous elements to floats.
-  void (*widen)(codec element, std::byte const* from, int dims, float* to);
+  function by[num_products];
+  /// Like `columns`, with the same sums, but for one key at a time instead of a whole step.
+  function single_key_columns;
   int numbers_of_a_vector;
   /// With a matrix unit: tiles are multiplied between `begin_tiles` and `end_tiles`, which set up and release a
   /// thread's tile registers. `sweep_bf16` is one of two passes of some blocks of `most_rows` rows over a tile of keys.
@@ -69,15 +69,16 @@ struct product_kernels {
   void (*end_tiles)();
   void (*sweep_bf16)(swept_keys const& of, swept_rows const* rows, int blocks);
 
-  [[nodiscard]] constexpr function of(product which) const { return by[static_cast<int>(which)]; }
-  constexpr void set(product which, function is) { by[static_cast<int>(which)] = is; }
-  /// The product of float keys and rows.
-  [[nodiscard]] function logits() const { return of(product::rows_interleaved); }
+  [[nodiscard]] constexpr function of(product_kernel which) const { return by[static_cast<int>(which)]; }
+  constexpr void set(product_kernel which, function is) { by[static_cast<int>(which)] = is; }
+  [[nodiscard]] function float_columns() const { return of(product_kernel::rows_interleaved); }
 };
+using logits_kernels = by_rows<product_kernels>;
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/logits.kernel.hpp>
+#define KVPOLICY_FAMILY logits
+#define KVPOLICY_OWN_TABLE
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
 
 #if defined(__x86_64__) && !defined(KVPOLICY_COMPILED_KERNELS)
@@ -89,9 +90,7 @@ namespace KVPOLICY_NAMESPACE::detail::avx512_bf16 {
 #include <kvpolicy/ops/host/simd/avx512.kernel.hpp>
 #include <kvpolicy/ops/host/simd/avx512_bf16.kernel.hpp>
 // Then what is written over them.
-#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
-// Then functions of floats.
-#include <kvpolicy/ops/host/simd/math.kernel.hpp>
+#include <kvpolicy/ops/host/simd/common.kernel.hpp>
 // Then the kernels, and the products of pairs.
 #include <kvpolicy/ops/host/kernels/logits.kernel.hpp>
 // After the products that they are made of.

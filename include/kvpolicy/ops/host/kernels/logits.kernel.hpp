@@ -3,13 +3,11 @@
 /// Products of floats. `bytes` are those of a number of a key.
 struct of_floats {
   static constexpr int bytes = 4;
-  [[gnu::always_inline]] static inline floats add(floats sums, floats key, floats rows) {
-    return mul_add(key, rows, sums);
-  }
+  KVPOLICY_OP static floats add(floats sums, floats key, floats rows) { return mul_add(key, rows, sums); }
 };
 
 /// A float, or a pair of bf16, at any address.
-[[gnu::always_inline]] inline float unit_at(std::byte const* from) {
+KVPOLICY_OP float load_word(std::byte const* from) {
   float made;
   std::memcpy(&made, from, sizeof made);
   return made;
@@ -18,25 +16,25 @@ struct of_floats {
 /// Multiplies `Step` keys, of which the first `there` are stored, and `Part` vectors of rows at once, so that their
 /// sums stay in registers. A key has `units` floats or pairs.
 template <class Product, int Rows, int Step, int Part>
-[[gnu::always_inline]] inline void multiply(void const* const* keys, int there, int units, float const* packed,
-                                            float scale, step_ahead<Step>& next, float* out) {
+KVPOLICY_OP void multiply(void const* const* keys, int there, int units, float const* packed, float scale,
+                          step_prefetcher<Step>& next, float* out) {
   std::byte const* key[static_cast<std::size_t>(Step)];
   for (int k = 0; k < Step; ++k) key[k] = static_cast<std::byte const*>(keys[k]);
   floats sums[static_cast<std::size_t>(Step * Part)];
-  each<Step * Part>([&](auto i) KVPOLICY_INLINED { sums[i] = no_floats(); });
+  unrolled<Step * Part>([&](auto i) KVPOLICY_INLINED { sums[i] = floats{}; });
   for (int begin = 0; begin < units; begin += floats_of_a_line) {
-    next.fetch();
+    next.next();
     int const end = begin + floats_of_a_line < units ? begin + floats_of_a_line : units;
     for (std::ptrdiff_t d = begin; d < end; ++d) {
       floats rows[static_cast<std::size_t>(Part)];
-      each<Part>([&](auto p) KVPOLICY_INLINED { rows[p] = load_floats(packed + d * Rows + p * width); });
-      each<Step * Part>([&](auto i) KVPOLICY_INLINED {
-        sums[i] = Product::add(sums[i], repeated(unit_at(key[i / Part] + 4 * d)), rows[i % Part]);
+      unrolled<Part>([&](auto p) KVPOLICY_INLINED { rows[p] = load(packed + d * Rows + p * width); });
+      unrolled<Step * Part>([&](auto i) KVPOLICY_INLINED {
+        sums[i] = Product::add(sums[i], splat(load_word(key[i / Part] + 4 * d)), rows[i % Part]);
       });
     }
   }
-  floats const factor = repeated(scale);
-  each<Step * Part>([&](auto i) KVPOLICY_INLINED {
+  floats const factor = splat(scale);
+  unrolled<Step * Part>([&](auto i) KVPOLICY_INLINED {
     if (i / Part < there) store(sums[i] * factor, out + i / Part * Rows + i % Part * width);
   });
 }
@@ -44,8 +42,8 @@ template <class Product, int Rows, int Step, int Part>
 /// True if twelve keys follow one another in memory, and then it multiplies them. Their addresses are four and a
 /// distance, which leaves registers for those of prefetches: these have no branch then, and stand between the products.
 template <class Product, int Rows>
-[[gnu::always_inline]] inline bool multiply_adjacent(void const* const* keys, std::ptrdiff_t bytes, float const* packed,
-                                                     float scale, float* out) {
+KVPOLICY_OP bool multiply_adjacent(void const* const* keys, std::ptrdiff_t bytes, float const* packed, float scale,
+                                   float* out) {
   constexpr int part = Rows / width;
   auto const at = [&](int k) KVPOLICY_INLINED { return static_cast<std::byte const*>(keys[k]); };
   std::intptr_t odd = 0;
@@ -56,9 +54,9 @@ template <class Product, int Rows>
   std::ptrdiff_t const advance = at(12) == at(13) ? 0 : 64;  // 0: no key follows
   float const* line = out;
   floats sums[static_cast<std::size_t>(12 * part)];
-  each<12 * part>([&](auto i) KVPOLICY_INLINED { sums[i] = no_floats(); });
+  unrolled<12 * part>([&](auto i) KVPOLICY_INLINED { sums[i] = floats{}; });
   for (std::ptrdiff_t left = bytes / 4; left > 0; left -= 4, packed += 4 * Rows) {
-    each<4>([&](auto d) KVPOLICY_INLINED {
+    unrolled<4>([&](auto d) KVPOLICY_INLINED {
       if (d >= left) return;
       if (d < 3) {
         prefetch_here<3>(next), prefetch_here(after);
@@ -68,18 +66,18 @@ template <class Product, int Rows>
         line += floats_of_a_line;
       }
       floats rows[static_cast<std::size_t>(part)];
-      each<part>([&](auto p) KVPOLICY_INLINED { rows[p] = load_floats(packed + d * Rows + p * width); });
-      each<12 * part>([&](auto i) KVPOLICY_INLINED {
-        float const number = unit_at(key[i / part / 3] + i / part % 3 * bytes + 4 * d);
-        sums[i] = Product::add(sums[i], repeated(number), rows[i % part]);
+      unrolled<part>([&](auto p) KVPOLICY_INLINED { rows[p] = load(packed + d * Rows + p * width); });
+      unrolled<12 * part>([&](auto i) KVPOLICY_INLINED {
+        float const number = load_word(key[i / part / 3] + i / part % 3 * bytes + 4 * d);
+        sums[i] = Product::add(sums[i], splat(number), rows[i % part]);
       });
     });
-    each<4>([&](auto k) KVPOLICY_INLINED {
+    unrolled<4>([&](auto k) KVPOLICY_INLINED {
       key[k] += 16;
       __asm__("" : "+r"(key[k]));  // g++ else adds to a vector of them, in memory
     });
   }
-  each<12 * part>([&](auto i) KVPOLICY_INLINED { store(sums[i] * repeated(scale), out + i * width); });
+  unrolled<12 * part>([&](auto i) KVPOLICY_INLINED { store(sums[i] * splat(scale), out + i * width); });
   return true;
 }
 
@@ -94,7 +92,7 @@ inline void multiply_columns(void const* const* keys, int count, int dims, void 
       auto const* const rows = static_cast<float const*>(packed);
       if (there == Step && multiply_adjacent<Product, Rows>(keys + k, 4 * units, rows, scale, to)) continue;
     }
-    step_ahead<Step> next(keys + k, 4 * units, to, there * Rows);
+    step_prefetcher<Step> next(keys + k, 4 * units, to, there * Rows);
     for (int c = 0; c < Rows; c += Part * width) {
       multiply<Product, Rows, Step, Part>(keys + k, there, units, static_cast<float const*>(packed) + c, scale, next,
                                           to + c);
@@ -110,18 +108,6 @@ constexpr auto columns_of = multiply_columns < Product,
                             : 4,
                Rows == width ? 1 : 2 > ;
 
-/// `From` is an address, a parameter so that a compiler does not look for operations that it lacks.
-template <codec Element, class From>
-[[gnu::always_inline]] inline floats load_elements(From from) {
-  if constexpr (Element == codec::f16) {
-    return load_f16(from);
-  } else if constexpr (Element == codec::bf16) {
-    return load_bf16(from);
-  } else {
-    return load_floats(from);
-  }
-}
-
 /// Few rows, and keys that are converted as they are read: the sums of a step's keys, the keys and a row are in
 /// registers. Floats behind the last whole vector are multiplied one by one.
 template <codec Element>
@@ -133,28 +119,30 @@ inline void multiply_rows(void const* const* keys, int count, int dims, void con
     std::byte const* key[step];
     for (int i = 0; i < step; ++i) key[i] = static_cast<std::byte const*>(keys[k + i]);
     floats sums[step * few_rows];
-    each<step * few_rows>([&](auto i) KVPOLICY_INLINED { sums[i] = no_floats(); });
-    tile_ahead next{keys + k + keys_of_a_tile, bytes * dims};
+    unrolled<step * few_rows>([&](auto i) KVPOLICY_INLINED { sums[i] = floats{}; });
+    tile_prefetcher next{keys + k + keys_of_a_tile, bytes * dims};
     std::ptrdiff_t d = 0;
     for (; d + width <= dims; d += width) {
-      if (d * bytes % 64 == 0) each<step>([&](auto) KVPOLICY_INLINED { next.fetch(); });  // a line of each key
+      if (d * bytes % 64 == 0) unrolled<step>([&](auto) KVPOLICY_INLINED { next.next(); });  // a line of each key
       floats some[step];
-      each<step>([&](auto i) KVPOLICY_INLINED { some[i] = load_elements<Element>(key[i] + d * bytes); });
-      each<few_rows>([&](auto r) KVPOLICY_INLINED {
-        floats const row = load_floats(rows + r * dims + d);
-        each<step>([&](auto i) KVPOLICY_INLINED { sums[r * step + i] = mul_add(some[i], row, sums[r * step + i]); });
+      unrolled<step>([&](auto i)
+                         KVPOLICY_INLINED { some[i] = load_elements<Element>(vector_tag{}, key[i] + d * bytes); });
+      unrolled<few_rows>([&](auto r) KVPOLICY_INLINED {
+        floats const row = load(rows + r * dims + d);
+        unrolled<step>([&](auto i)
+                           KVPOLICY_INLINED { sums[r * step + i] = mul_add(some[i], row, sums[r * step + i]); });
       });
     }
-    each<step>([&](auto i) KVPOLICY_INLINED {
+    unrolled<step>([&](auto i) KVPOLICY_INLINED {
       if (k + i >= count) return;
       float* const to = out + (k + i) * few_rows;
       if (d == dims) {
-        four const made = sums_of_four(sums[i], sums[step + i], sums[2 * step + i], sums[3 * step + i]);
-        return store_raw(made.of * scale, to);
+        four const made = reduce_add_each(sums[i], sums[step + i], sums[2 * step + i], sums[3 * step + i]);
+        return store_raw(made.raw * scale, to);
       }
-      each<few_rows>([&](auto r) KVPOLICY_INLINED {
-        float made = sum(sums[r * step + i]);
-        for (std::ptrdiff_t e = d; e < dims; ++e) made = mul_add(unit_at(key[i] + 4 * e), rows[r * dims + e], made);
+      unrolled<few_rows>([&](auto r) KVPOLICY_INLINED {
+        float made = reduce_add(sums[r * step + i]);
+        for (std::ptrdiff_t e = d; e < dims; ++e) made = mul_add(load_word(key[i] + 4 * e), rows[r * dims + e], made);
         to[r] = made * scale;
       });
     });
@@ -172,60 +160,45 @@ inline void multiply_four_dims(void const* const* keys, int count, int dims, voi
     std::byte const* key[static_cast<std::size_t>(Step)];
     for (int i = 0; i < Step; ++i) key[i] = static_cast<std::byte const*>(keys[k + i]);
     Floats sums[static_cast<std::size_t>(Step)], rest[static_cast<std::size_t>(Step)];
-    each<Step>([&](auto i) KVPOLICY_INLINED { sums[i] = rest[i] = no_floats(); });
-    tile_ahead next{keys + k + keys_of_a_tile, bytes};
+    unrolled<Step>([&](auto i) KVPOLICY_INLINED { sums[i] = rest[i] = floats{}; });
+    tile_prefetcher next{keys + k + keys_of_a_tile, bytes};
     for (std::ptrdiff_t at = 0; at < bytes; at += 16) {
       auto const* const from = static_cast<float const*>(packed) + at * Parts;
-      Floats const rows = load_floats(from);
-      each<Step>([&](auto i) KVPOLICY_INLINED {
-        if (i % 4 == 0) next.fetch();
-        Floats const four_numbers = repeated_four(key[i] + at);
+      Floats const rows = load(from);
+      unrolled<Step>([&](auto i) KVPOLICY_INLINED {
+        if (i % 4 == 0) next.next();
+        Floats const four_numbers = splat_four(key[i] + at);
         sums[i] = Product::add(sums[i], four_numbers, rows);
         if constexpr (Parts == 2) {
-          rest[i] = Product::add(rest[i], four_numbers, load_floats(from + 16));
+          rest[i] = Product::add(rest[i], four_numbers, load(from + 16));
         }
       });
     }
     // A rest is added only where the sum is a number: an infinite key times a zero of the rest would make it NaN.
-    each<Step>([&](auto i) KVPOLICY_INLINED {
-      if constexpr (Parts == 2) sums[i] = choose(sums[i] - sums[i] == no_floats(), sums[i] + rest[i], sums[i]);
+    unrolled<Step>([&](auto i) KVPOLICY_INLINED {
+      if constexpr (Parts == 2) sums[i] = choose(sums[i] - sums[i] == floats{}, sums[i] + rest[i], sums[i]);
     });
-    each<Step / 4>([&](auto i) KVPOLICY_INLINED {
+    unrolled<Step / 4>([&](auto i) KVPOLICY_INLINED {
       if (k + 4 * i >= count) return;
-      Floats const by_row = add_fours(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
-      store(turned_square(by_row) * repeated(scale), out + (k + 4 * i) * few_rows);
+      Floats const by_row = add_blocks_transposed(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
+      store(transposed_square(by_row) * splat(scale), out + (k + 4 * i) * few_rows);
     });
   }
-}
-
-inline void widen(codec element, std::byte const* from, int dims, float* to) {
-  int d = 0;
-  each<2>([&](auto is_f16) KVPOLICY_INLINED {
-    constexpr codec converted = is_f16 ? codec::f16 : codec::bf16;
-    if constexpr (has_f16 || !is_f16) {
-      for (; element == converted && d + width <= dims; d += width) {
-        store(load_elements<converted>(from + 2 * std::ptrdiff_t{d}), to + d);
-      }
-    }
-  });
-  load_row(element, from + std::ptrdiff_t{d} * bytes_of(element), bytes_of(element), dims - d, to + d);
 }
 
 template <int Rows>
 constexpr product_kernels make_products() {
   product_kernels made{};
-  made.widen = widen;
   made.numbers_of_a_vector = width;
   if constexpr (Rows > few_rows) {
-    made.set(product::rows_interleaved, columns_of<of_floats, Rows>);
-    made.one_by_one = multiply_columns<of_floats, Rows, 1, Rows / width>;
+    made.set(product_kernel::rows_interleaved, columns_of<of_floats, Rows>);
+    made.single_key_columns = multiply_columns<of_floats, Rows, 1, Rows / width>;
   } else {
-    made.set(product::rows, multiply_rows<codec::f32>);
-    if constexpr (has_f16) made.set(product::rows_f16, multiply_rows<codec::f16>);
-    if constexpr (width == 8) made.set(product::rows_bf16, multiply_rows<codec::bf16>);
-    if constexpr (width == 16) made.set(product::four_dims, multiply_four_dims<of_floats, 1, 8, floats>);
+    made.set(product_kernel::rows, multiply_rows<codec::f32>);
+    if constexpr (has_f16) made.set(product_kernel::rows_f16, multiply_rows<codec::f16>);
+    if constexpr (width == 8) made.set(product_kernel::rows_bf16, multiply_rows<codec::bf16>);
+    if constexpr (width == 16) made.set(product_kernel::four_dims, multiply_four_dims<of_floats, 1, 8, floats>);
   }
   return made;
 }
-template <int Rows>
-inline constexpr product_kernels products = make_products<Rows>();
+inline constexpr logits_kernels logits{make_products<few_rows>(), make_products<16>(), make_products<most_rows>()};

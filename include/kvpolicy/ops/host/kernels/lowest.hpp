@@ -45,12 +45,5 @@ inline int newest_nan(float const* scores, int const* position, int count, posit
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/lowest.kernel.hpp>
+#define KVPOLICY_FAMILY lowest
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(lowest_kernels, lowest);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

@@ -4,9 +4,9 @@
 struct every_score {
   float const* scores;
 
-  [[gnu::always_inline]] inline floats load(int e) const { return load_once(scores + e); }
-  [[gnu::always_inline]] inline float at(int e) const { return scores[e]; }
-  [[gnu::always_inline]] inline void prefetch(int e) const { __builtin_prefetch(scores + e, 0, 3); }
+  KVPOLICY_OP floats read(int e) const { return load_into_register(scores + e); }
+  KVPOLICY_OP float at(int e) const { return scores[e]; }
+  KVPOLICY_OP void prefetch(int e) const { __builtin_prefetch(scores + e, 0, 3); }
 };
 
 /// The scores of entries whose positions are in a range, and infinity for the others.
@@ -15,15 +15,13 @@ struct scores_inside {
   int const* position;
   position_range positions;
 
-  [[gnu::always_inline]] inline floats load(int e) const {
-    ints const at = load_as(ints{}, position + e);
-    mask const outside = (same_as(at, positions.low) > at) | !(same_as(at, positions.high) > at);
-    return choose(outside, repeated(__builtin_inff()), load_once(scores + e));
+  KVPOLICY_OP floats read(int e) const {
+    ints const at = load(position + e);
+    mask const outside = (splat(positions.low) > at) | !(splat(positions.high) > at);
+    return choose(outside, splat(__builtin_inff()), load_into_register(scores + e));
   }
-  [[gnu::always_inline]] inline float at(int e) const {
-    return positions.has(position[e]) ? scores[e] : __builtin_inff();
-  }
-  [[gnu::always_inline]] inline void prefetch(int e) const {
+  KVPOLICY_OP float at(int e) const { return positions.has(position[e]) ? scores[e] : __builtin_inff(); }
+  KVPOLICY_OP void prefetch(int e) const {
     __builtin_prefetch(scores + e, 0, 3);
     __builtin_prefetch(position + e, 0, 3);
   }
@@ -39,24 +37,24 @@ struct lowest_score {
 
 /// The lowest of each column of `Vectors` vectors from entry e on: entry e + i is in column i mod `width`.
 template <int Vectors, class Scores>
-[[gnu::always_inline]] inline floats lowest_of_columns(Scores const& scores, int e, mask& nan) {
+KVPOLICY_OP floats lowest_of_columns(Scores const& scores, int e, mask& nan) {
   if constexpr (Vectors == 1) {
-    floats const some = scores.load(e);
-    nan = nan | unordered(some, some);
+    floats const some = scores.read(e);
+    nan = nan | either_is_nan(some, some);
     return some;
   } else if constexpr (Vectors == 2) {
-    floats const some = scores.load(e), more = scores.load(e + width);
-    nan = nan | unordered(some, more);
-    return smaller(some, more);
+    floats const some = scores.read(e), more = scores.read(e + width);
+    nan = nan | either_is_nan(some, more);
+    return min_or_second(some, more);
   } else {
     floats const some = lowest_of_columns<Vectors / 2>(scores, e, nan);
-    return smaller(some, lowest_of_columns<Vectors / 2>(scores, e + Vectors / 2 * width, nan));
+    return min_or_second(some, lowest_of_columns<Vectors / 2>(scores, e + Vectors / 2 * width, nan));
   }
 }
 
 /// The same of fewer entries than a vector has.
 template <class Scores>
-[[gnu::always_inline]] inline lowest_score lowest_of_few(Scores const& scores, int count) {
+KVPOLICY_OP lowest_score lowest_of_few(Scores const& scores, int count) {
   lowest_score found{__builtin_inff(), -1, false, false};
   for (int e = 0; e < count; ++e) {
     float const score = scores.at(e);
@@ -71,18 +69,18 @@ template <class Scores>
 /// that lies in two of them is read twice; vectors before the first block and behind the last one are blocks, too, and
 /// may have entries of their neighbours.
 template <class Scores>
-[[gnu::always_inline]] inline lowest_score lowest_in(Scores const& scores, int count) {
+KVPOLICY_OP lowest_score lowest_in(Scores const& scores, int count) {
   constexpr int vectors = 16, block = vectors * width;
   constexpr int ahead = 1024;  // entries: behind a short row the row of the next lane begins
   if (count < width) return lowest_of_few(scores, count);
-  floats low = repeated(__builtin_inff());
-  ints first = same_as(ints{}, 0), last = first;
-  mask nan = unordered(low, low);
+  floats low = splat(__builtin_inff());
+  ints first = splat(0), last = first;
+  mask nan = either_is_nan(low, low);
   auto const note = [&](floats here, int e) KVPOLICY_INLINED {
-    ints const now = same_as(ints{}, e);
+    ints const now = splat(e);
     first = choose(here < low, now, first);
     last = choose(here <= low, now, last);
-    low = smaller(here, low);
+    low = min_or_second(here, low);
   };
   int e = static_cast<int>((0 - reinterpret_cast<std::uintptr_t>(scores.scores) / sizeof(float)) % width);
   if (e > 0) note(lowest_of_columns<1>(scores, 0, nan), 0);
@@ -96,8 +94,8 @@ template <class Scores>
   int begin[width], end[width];
   store(first, begin);
   store(last, end);
-  float const least = least_of(low);
-  unsigned columns = bits_of(low == repeated(least));
+  float const least = reduce_min(low);
+  unsigned columns = bits_of(low == splat(least));
   lowest_score found{least, -1, (columns & (columns - 1)) != 0, any(nan)};
   for (; columns != 0; columns &= columns - 1) {
     int const column = __builtin_ctz(columns);
@@ -118,19 +116,19 @@ inline int last_lowest(float const* scores, int count, std::int64_t* nan) {
 }
 
 /// The entry of the highest position in a range whose score is `value`, or -1.
-[[gnu::always_inline]] inline int newest_equal(float const* scores, int const* position, int count,
-                                               position_range positions, float value) {
+KVPOLICY_OP int newest_equal(float const* scores, int const* position, int count, position_range positions,
+                             float value) {
   int found = -1;
   auto const note = [&](int e) KVPOLICY_INLINED {
     bool const equal = scores[e] == value && positions.has(position[e]);
     if (equal && (found < 0 || position[e] > position[found])) found = e;
   };
-  ints newest = same_as(ints{}, -1), at = newest, now = counting_as(newest, 0);
+  ints newest = splat(-1), at = newest, now = iota(vector_tag{}, 0);
   int e = 0;
-  for (; e + width <= count; e += width, now = now + same_as(now, width)) {
-    ints const here = load_as(now, position + e);
-    mask const newer = (load_once(scores + e) == repeated(value)) & (here > newest) &
-                       !(same_as(here, positions.low) > here) & (same_as(here, positions.high) > here);
+  for (; e + width <= count; e += width, now = now + splat(width)) {
+    ints const here = load(position + e);
+    mask const newer = (load_into_register(scores + e) == splat(value)) & (here > newest) &
+                       !(splat(positions.low) > here) & (splat(positions.high) > here);
     at = choose(newer, now, at);
     newest = choose(newer, here, newest);
   }
@@ -152,10 +150,10 @@ inline int lowest_of(float const* scores, int const* position, int count, positi
 }
 
 inline int count_from(int const* position, int count, int limit) {
-  ints const none = same_as(ints{}, 0), one = same_as(none, 1), end = same_as(none, limit);
+  ints const none = splat(0), one = splat(1), end = splat(limit);
   ints counts = none;
   int e = 0;
-  for (; e + width <= count; e += width) counts = counts + choose(end > load_as(none, position + e), none, one);
+  for (; e + width <= count; e += width) counts = counts + choose(end > load(position + e), none, one);
   int of_columns[width], found = 0;
   store(counts, of_columns);
   for (int const some : of_columns) found += some;

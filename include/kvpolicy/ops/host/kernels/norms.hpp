@@ -18,7 +18,7 @@ using norm_rows = std::byte const* const*;
 /// Writes the sums of squares of `count` rows of `dims` contiguous elements each. With every line of a row a line of
 /// the row `ahead` at the same index is prefetched into the second-level cache: as many lines are always underway, and
 /// far enough ahead of their use. Rows `ahead` are not read.
-struct norm_kernels {
+struct norms_kernels {
   using function = void (*)(norm_rows rows, norm_rows ahead, int count, int dims, double* out);
   function f32 = nullptr;
   function f16 = nullptr;
@@ -78,12 +78,5 @@ struct norm_kernels {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/norms.kernel.hpp>
+#define KVPOLICY_FAMILY norms
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(norm_kernels, norms);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

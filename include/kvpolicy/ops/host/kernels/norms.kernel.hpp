@@ -5,25 +5,26 @@ constexpr int narrow_vectors = narrow_sums_of_a_norm / width;  ///< of floats, w
 
 /// Adds all partial sums: the upper half to the lower one, until one is left.
 template <std::size_t N>
-[[gnu::always_inline]] inline double total(doubles const (&sum)[N]) {
+KVPOLICY_OP double reduce_add(doubles const (&sum)[N]) {
   if constexpr (N == 1) {
-    return add_lanes(sum[0]);
+    return reduce_add(sum[0]);
   } else {
     doubles half[N / 2];
-    each<N / 2>([&](auto i) KVPOLICY_INLINED { half[i] = sum[i] + sum[i + N / 2]; });
-    return total(half);
+    unrolled<N / 2>([&](auto i) KVPOLICY_INLINED { half[i] = sum[i] + sum[i + N / 2]; });
+    return reduce_add(half);
   }
 }
 
 /// Adds the squares of sixteen floats. Element d of a row is in partial sum d mod 16.
 template <class From>
-[[gnu::always_inline]] inline void add_floats(From from, doubles (&sum)[sum_vectors]) {
-  each<sum_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = add_square(load_widened(from + 2 * width * i), sum[i]); });
+KVPOLICY_OP void add_floats(From from, doubles (&sum)[sum_vectors]) {
+  unrolled<sum_vectors>([&](auto i)
+                            KVPOLICY_INLINED { sum[i] = add_square(load_widened(from + 2 * width * i), sum[i]); });
 }
 
-[[gnu::always_inline]] inline double sum_of_floats(std::byte const* row, std::byte const* ahead, int dims) {
+KVPOLICY_OP double sum_of_floats(std::byte const* row, std::byte const* ahead, int dims) {
   doubles sum[sum_vectors];
-  each<sum_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = no_doubles(); });
+  unrolled<sum_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = doubles{}; });
   int at = 0;
   for (; at + 64 <= 4 * dims; at += 64) {
     prefetch_here(ahead + at);
@@ -33,7 +34,7 @@ template <class From>
     padded<64> const rest(row + at, 4 * dims - at);
     add_floats(rest.begin(), sum);
   }
-  return total(sum);
+  return reduce_add(sum);
 }
 
 /// True if the partial sums of a row are in the order of its elements. Otherwise the first half of them has the even
@@ -43,13 +44,14 @@ constexpr bool in_order = Element == codec::f16 && has_f16;
 
 /// Adds the squares of 64 elements.
 template <codec Element, class From>
-[[gnu::always_inline]] inline void add_narrow(From from, floats (&sum)[narrow_vectors]) {
+KVPOLICY_OP void add_narrow(From from, floats (&sum)[narrow_vectors]) {
   constexpr int half = narrow_vectors / 2;
   if constexpr (in_order<Element>) {
-    each<narrow_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = add_square(load_f16(from + 2 * width * i), sum[i]); });
+    unrolled<narrow_vectors>([&](auto i)
+                                 KVPOLICY_INLINED { sum[i] = add_square(load_f16(from + 2 * width * i), sum[i]); });
   } else {
-    each<half>([&](auto i) KVPOLICY_INLINED {
-      auto const pairs = load_pairs(from + 4 * width * i);
+    unrolled<half>([&](auto i) KVPOLICY_INLINED {
+      auto const pairs = load_words(from + 4 * width * i);
       if constexpr (Element == codec::f16) {
         sum[i] = add_square(even_f16(pairs), sum[i]);
         sum[i + half] = add_square(odd_f16(pairs), sum[i + half]);
@@ -63,10 +65,10 @@ template <codec Element, class From>
 
 /// Of the 64 partial sums four are added at a time in float, first neighbours, and the sixteen that are left in double.
 template <codec Element>
-[[gnu::always_inline]] inline double sum_of_narrow(std::byte const* row, std::byte const* ahead, int dims) {
+KVPOLICY_OP double sum_of_narrow(std::byte const* row, std::byte const* ahead, int dims) {
   constexpr int half = narrow_vectors / 2;
   floats sum[narrow_vectors], two[half];
-  each<narrow_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = no_floats(); });
+  unrolled<narrow_vectors>([&](auto i) KVPOLICY_INLINED { sum[i] = floats{}; });
   int at = 0;
   for (; at + 128 <= 2 * dims; at += 128) {
     prefetch_here(ahead + at);
@@ -77,20 +79,20 @@ template <codec Element>
     padded<128> const rest(row + at, 2 * dims - at);
     add_narrow<Element>(rest.begin(), sum);
   }
-  each<half>([&](auto i) KVPOLICY_INLINED {
+  unrolled<half>([&](auto i) KVPOLICY_INLINED {
     if constexpr (in_order<Element>) {
-      two[i] = add_neighbours(sum[2 * i], sum[2 * i + 1]);
+      two[i] = add_pairs(sum[2 * i], sum[2 * i + 1]);
     } else {
       two[i] = sum[i] + sum[i + half];
     }
   });
   doubles sixteen[sum_vectors];
-  each<half / 2>([&](auto i) KVPOLICY_INLINED {
+  unrolled<half / 2>([&](auto i) KVPOLICY_INLINED {
     floats const four = two[i] + two[i + half / 2];
     sixteen[2 * i] = lower_widened(four);
     sixteen[2 * i + 1] = upper_widened(four);
   });
-  return total(sixteen);
+  return reduce_add(sixteen);
 }
 
 /// A sum of narrow numbers that is too large or too small for a float is computed again in double.
@@ -107,8 +109,8 @@ inline void square_sums(norm_rows rows, norm_rows ahead, int count, int dims, do
 }
 
 inline void roots_of_sums(double const* sums, float* norms) {
-  for (int i = 0; i < 16; i += width / 2) store_roots(load_doubles(sums + i), norms + i);
+  for (int i = 0; i < 16; i += width / 2) store_roots(load(sums + i), norms + i);
 }
 
-inline constexpr norm_kernels norms{square_sums<codec::f32>, square_sums<codec::f16>, square_sums<codec::bf16>,
-                                    roots_of_sums};
+inline constexpr norms_kernels norms{square_sums<codec::f32>, square_sums<codec::f16>, square_sums<codec::bf16>,
+                                     roots_of_sums};

@@ -2,22 +2,20 @@
 
 struct of_pairs {
   static constexpr int bytes = 2;
-  [[gnu::always_inline]] static inline floats add(floats sums, floats key, floats rows) {
-    return add_product_of_pairs(sums, key, rows);
-  }
+  KVPOLICY_OP static floats add(floats sums, floats key, floats rows) { return add_product_of_pairs(sums, key, rows); }
 };
 
 template <int Rows>
 constexpr product_kernels make_products_of_pairs() {
-  product_kernels made = avx512::products<Rows>;  // what is not made of pairs
+  product_kernels made = avx512::logits[Rows];  // what is not made of pairs
   if constexpr (Rows > few_rows) {
-    made.set(product::rows_interleaved_bf16, columns_of<of_pairs, Rows>);
+    made.set(product_kernel::rows_interleaved_bf16, columns_of<of_pairs, Rows>);
   } else {
-    made.set(product::four_dims_bf16,
+    made.set(product_kernel::four_dims_bf16,
              multiply_four_dims<of_pairs, 1, 12, floats>);  // enough chains to hide their latency
-    made.set(product::four_dims_bf16_parts, multiply_four_dims<of_pairs, 2, 8, floats>);
+    made.set(product_kernel::four_dims_bf16_parts, multiply_four_dims<of_pairs, 2, 8, floats>);
   }
   return made;
 }
-template <int Rows>
-inline constexpr product_kernels products_of_pairs = make_products_of_pairs<Rows>();
+inline constexpr logits_kernels logits_of_pairs{make_products_of_pairs<few_rows>(), make_products_of_pairs<16>(),
+                                                make_products_of_pairs<most_rows>()};

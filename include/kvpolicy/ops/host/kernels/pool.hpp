@@ -35,12 +35,5 @@ struct pool_kernels {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/pool.kernel.hpp>
+#define KVPOLICY_FAMILY pool
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(pool_kernels, pools);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

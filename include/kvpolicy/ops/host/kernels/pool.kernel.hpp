@@ -4,13 +4,13 @@ constexpr int vectors_of_a_pool = 4;
 constexpr int scores_of_a_pool = vectors_of_a_pool * width;
 
 /// True if one of these scores and the `reach` behind them is NaN.
-[[gnu::always_inline]] inline bool has_nan(float const* first, int reach) {
+KVPOLICY_OP bool has_nan(float const* first, int reach) {
   bool found = false;
   for (int at = 0; at < reach + scores_of_a_pool; at += scores_of_a_pool) {
     float const* const some = first + (at < reach ? at : reach);
-    each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
-      floats const here = load_floats(some + width * v);
-      found |= any(unordered(here, here));
+    unrolled<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
+      floats const here = load(some + width * v);
+      found |= any(either_is_nan(here, here));
     });
   }
   return found;
@@ -26,15 +26,15 @@ inline int pool_inside(pooling const& by, float const* scores, int begin, int en
     int const at = next + scores_of_a_pool <= end ? next : end - scores_of_a_pool;
     float const* const first = scores + at - how.width / 2;
     floats all[vectors_of_a_pool];
-    each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED { all[v] = load_floats(first + width * v); });
+    unrolled<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED { all[v] = load(first + width * v); });
     for (int n = 1; n < how.width; ++n) {
-      each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
-        floats const neighbour = load_floats(first + n + width * v);
-        all[v] = Mean ? all[v] + neighbour : larger(neighbour, all[v]);
+      unrolled<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
+        floats const neighbour = load(first + n + width * v);
+        all[v] = Mean ? all[v] + neighbour : max_or_second(neighbour, all[v]);
       });
     }
-    each<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
-      store(Mean ? all[v] / static_cast<float>(how.width) : all[v], to + at + width * v);
+    unrolled<vectors_of_a_pool>([&](auto v) KVPOLICY_INLINED {
+      store(Mean ? all[v] / splat(static_cast<float>(how.width)) : all[v], to + at + width * v);
     });
     if constexpr (!Mean) {
       int const there = has_nan(first, how.width - 1) ? scores_of_a_pool : 0;
@@ -44,4 +44,4 @@ inline int pool_inside(pooling const& by, float const* scores, int begin, int en
   return end;
 }
 
-inline constexpr pool_kernels pools{pool_inside<false>, pool_inside<true>};
+inline constexpr pool_kernels pool{pool_inside<false>, pool_inside<true>};

@@ -21,30 +21,23 @@ struct hidden_tile {
 
 struct residual_kernels {
   /// out[e] += sum over 32 hidden units of last * gelu(products + constant + slope * rule).
-  void (*perceive)(hidden_tile const& tile, float* out) = nullptr;
+  void (*add_gelu_units)(hidden_tile const& tile, float* out) = nullptr;
   /// to[e][0 .. 31] = softmax of (from[e] + constant + slope * rule[e]). Rows of `to` are `stride` apart.
-  void (*attend)(float const* from, int count, float const* constant, float const* slope, float const* rule, float* to,
-                 std::int64_t stride) = nullptr;
+  void (*softmax_block)(float const* from, int count, float const* constant, float const* slope, float const* rule,
+                        float* to, std::int64_t stride) = nullptr;
   /// One step of an online softmax over a block of 32 logits, of which the first `there` are used. They become
   /// e^(logit - row_max), and `shrink` becomes the factor for the sums so far.
-  void (*advance)(float* values, int count, int there, float* row_max, float* sum, float* shrink) = nullptr;
+  void (*advance_softmax)(float* values, int count, int there, float* row_max, float* sum, float* shrink) = nullptr;
   /// to[e][0 .. 31] = to[e] * shrink[e] + from[e]. Rows of `to` are `stride` apart. With shrink == null, to = from.
-  void (*blend)(float const* from, int count, float const* shrink, float* to, std::int64_t stride) = nullptr;
+  void (*scale_and_add)(float const* from, int count, float const* shrink, float* to, std::int64_t stride) = nullptr;
   /// to[e][0 .. 31] = from[e] + constant + slope * rule[e]. Rows of `to` are `stride` apart.
-  void (*shift)(float const* from, int count, float const* constant, float const* slope, float const* rule, float* to,
-                std::int64_t stride) = nullptr;
+  void (*add_bias)(float const* from, int count, float const* constant, float const* slope, float const* rule,
+                   float* to, std::int64_t stride) = nullptr;
   /// to[d] = from[d] / by.
   void (*divide)(float const* from, int dims, float by, float* to) = nullptr;
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/residual.kernel.hpp>
+#define KVPOLICY_FAMILY residual
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(residual_kernels, residual);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

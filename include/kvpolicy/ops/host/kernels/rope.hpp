@@ -22,12 +22,5 @@ struct rope_kernels {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/rope.kernel.hpp>
+#define KVPOLICY_FAMILY rope
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(rope_kernels, ropes);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

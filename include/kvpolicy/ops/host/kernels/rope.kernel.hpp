@@ -2,18 +2,18 @@
 
 /// Turns (x, y) by the angle with this cosine and sine.
 template <class Number>
-[[gnu::always_inline]] inline void turn_pairs(Number& x, Number& y, Number cosine, Number sine) {
-  Number const turned = product(x, cosine) - product(y, sine);
-  y = product(y, cosine) + product(x, sine);
+KVPOLICY_OP void turn_pairs(Number& x, Number& y, Number cosine, Number sine) {
+  Number const turned = mul_rounded(x, cosine) - mul_rounded(y, sine);
+  y = mul_rounded(y, cosine) + mul_rounded(x, sine);
   x = turned;
 }
 
 template <codec Element>
 inline void turn_halves(std::byte* key, int pairs, float const* a, float const* b) {
   std::byte* const second = key + pairs * bytes_of(Element);
-  for_each_float(0, pairs, [&](auto kind, int i) KVPOLICY_INLINED {
-    auto cosine = load_as(kind, a + i), sine = load_as(kind, a + pairs + i);
-    turn_pairs(cosine, sine, load_as(kind, b + i), load_as(kind, b + pairs + i));
+  for_each_vector(0, pairs, [&](auto kind, int i) KVPOLICY_INLINED {
+    auto cosine = load(kind, a + i), sine = load(kind, a + pairs + i);
+    turn_pairs(cosine, sine, load(kind, b + i), load(kind, b + pairs + i));
     int const at = i * bytes_of(Element);
     auto x = load_elements<Element>(kind, key + at), y = load_elements<Element>(kind, second + at);
     turn_pairs(x, y, cosine, sine);
@@ -22,4 +22,4 @@ inline void turn_halves(std::byte* key, int pairs, float const* a, float const* 
   });
 }
 
-inline constexpr rope_kernels ropes{turn_halves<codec::f32>, turn_halves<codec::f16>, turn_halves<codec::bf16>};
+inline constexpr rope_kernels rope{turn_halves<codec::f32>, turn_halves<codec::f16>, turn_halves<codec::bf16>};

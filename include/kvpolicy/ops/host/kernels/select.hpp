@@ -43,19 +43,12 @@ struct select_kernels {
   bracket_counts (*bracket)(float const* scores, int count, float low, float high, std::uint32_t* inside);
   /// Writes, in ascending order, the ordinals `first` + e of these scores, and returns their number. Nothing is written
   /// behind `to[which.most]`. Meanwhile it prefetches `ahead`.
-  int (*emit)(float const* scores, int count, int first, listed_scores which, int* to, row_ahead& ahead);
+  int (*emit)(float const* scores, int count, int first, listed_scores which, int* to, row_prefetcher& ahead);
   /// Takes a sample of `count` >= size scores.
   void (*sample)(float const* scores, int count, sample_keys& to);
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/select.kernel.hpp>
+#define KVPOLICY_FAMILY select
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(select_kernels, select);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

@@ -3,23 +3,23 @@
 inline bracket_counts bracket(float const* scores, int count, float low, float high, std::uint32_t* inside) {
   bracket_counts found{0, 0, 0};
   bool const copies = low != high;
-  for_each_vector(count, [&](auto kind, int e) KVPOLICY_INLINED {
-    fetch(kind, scores + e + floats_ahead);
-    auto const some = load_floats_as(kind, scores + e);
-    unsigned const above = bits_of(same_floats_as(kind, high) < some);
-    unsigned const within = bits_of(same_floats_as(kind, low) <= some) & ~above;
+  for_each_vector<has_integers>(0, count, [&](auto kind, int e) KVPOLICY_INLINED {
+    prefetch(kind, scores + e + floats_ahead);
+    auto const some = comparable(load(kind, scores + e));
+    unsigned const above = bits_of(comparable(splat(kind, high)) < some);
+    unsigned const within = bits_of(comparable(splat(kind, low)) <= some) & ~above;
     int const more = count_bits(kind, within);
-    if (copies) pack_bits(raw_bits(some), within, more, true, reinterpret_cast<int*>(inside + found.inside));
+    if (copies) compress_store(bit_cast_ints(some), within, more, true, reinterpret_cast<int*>(inside + found.inside));
     found.above += count_bits(kind, above);
     found.inside += more;
-    found.nan += number_of(unordered(some, some));
+    found.nan += count_bits(kind, bits_of(either_is_nan(some, some)));
   });
   return found;
 }
 
 /// Returns the lowest `ties` of the set bits, and reduces `ties` by their number.
 template <class Vector>
-[[gnu::always_inline]] inline unsigned take_ties(Vector kind, unsigned equal, int& ties) {
+KVPOLICY_OP unsigned take_ties(Vector kind, unsigned equal, int& ties) {
   int const there = count_bits(kind, equal);
   if (there <= ties) {
     ties -= there;
@@ -30,16 +30,16 @@ template <class Vector>
   return some;
 }
 
-inline int emit(float const* scores, int count, int first, listed_scores which, int* to, row_ahead& ahead) {
+inline int emit(float const* scores, int count, int first, listed_scores which, int* to, row_prefetcher& ahead) {
   int kept = 0;
-  for_each_vector(count, [&](auto kind, int e) KVPOLICY_INLINED {
-    fetch(kind, to + kept + ordinals_ahead);
-    if constexpr (has_integers) ahead.fetch();
-    auto const some = load_floats_as(kind, scores + e);
-    auto const limit = same_floats_as(kind, which.lowest);
+  for_each_vector<has_integers>(0, count, [&](auto kind, int e) KVPOLICY_INLINED {
+    prefetch(kind, to + kept + ordinals_ahead);
+    if constexpr (has_integers) ahead.next();
+    auto const some = comparable(load(kind, scores + e));
+    auto const limit = comparable(splat(kind, which.lowest));
     unsigned const stays = bits_of(limit < some) | take_ties(kind, bits_of(some == limit), which.ties);
     int const more = count_bits(kind, stays);
-    pack_bits(counting_as(kind, first + e), stays, more, kept + lanes_of(kind) <= which.most, to + kept);
+    compress_store(iota(kind, first + e), stays, more, kept + width_of(kind) <= which.most, to + kept);
     kept += more;
   });
   return kept;

@@ -12,7 +12,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 inline constexpr int slots_ahead = 1024;
 
 /// The passes over a list of `count` slots. A mark is a byte: 1 for a set one, 0 for another.
-struct slot_kernels {
+struct slots_kernels {
   /// True if every number is at least 0, less than `end`, and not `excluded`.
   bool (*inside)(int const* numbers, int count, unsigned end, int excluded);
   /// True if no number is below 0, and each is above the one before it.
@@ -63,12 +63,5 @@ inline std::int64_t count_set(unsigned char const* marks, std::int64_t count) {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/slots.kernel.hpp>
+#define KVPOLICY_FAMILY slots
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The passes for an executor's instruction set.
-KVPOLICY_TABLE(slot_kernels, slots);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

@@ -2,57 +2,57 @@
 
 /// True if the test holds for any entry.
 template <class Test>
-[[gnu::always_inline]] inline bool any_of(int count, Test const& test) {
+KVPOLICY_OP bool any_of(int count, Test const& test) {
   int e = 0;
   bool found = false;
   if constexpr (has_integers) {
     if (count >= width) {
-      auto all = test(ints{}, 0);
-      for (e = width; e + width <= count; e += width) all = all | test(ints{}, e);
+      auto all = test(vector_tag{}, 0);
+      for (e = width; e + width <= count; e += width) all = all | test(vector_tag{}, e);
       found = any(all);
     }
   }
   one_mask rest{0};
-  for (; e < count; ++e) rest = rest | test(one_int{}, e);
+  for (; e < count; ++e) rest = rest | test(scalar_tag{}, e);
   return found || any(rest);
 }
 
 inline bool inside(int const* numbers, int count, unsigned end, int excluded) {
-  return !any_of(count, [&](auto some, int e) KVPOLICY_INLINED {
-    fetch(some, numbers + e + slots_ahead);
-    auto const here = load_as(some, numbers + e);
-    return (!below(here, same_as(some, static_cast<int>(end)))) | (here == same_as(some, excluded));
+  return !any_of(count, [&](auto kind, int e) KVPOLICY_INLINED {
+    prefetch(kind, numbers + e + slots_ahead);
+    auto const here = load(kind, numbers + e);
+    return (!less_unsigned(here, splat(kind, static_cast<int>(end)))) | (here == splat(kind, excluded));
   });
 }
 
 inline bool ascends(int const* numbers, int count) {
   if (count > 0 && numbers[0] < 0) return false;
-  return !any_of(count - 1, [&](auto some, int e) KVPOLICY_INLINED {
-    fetch(some, numbers + e + slots_ahead);
-    return !(load_as(some, numbers + e + 1) > load_as(some, numbers + e));
+  return !any_of(count - 1, [&](auto kind, int e) KVPOLICY_INLINED {
+    prefetch(kind, numbers + e + slots_ahead);
+    return !(load(kind, numbers + e + 1) > load(kind, numbers + e));
   });
 }
 
 /// True if positions count up. A map then has what belongs to them side by side.
-template <class Ints>
-[[gnu::always_inline]] inline bool is_run(Ints positions, int first) {
-  return !any(!(positions == counting_as(positions, first)));
+template <class Kind, class Ints>
+KVPOLICY_OP bool is_run(Kind kind, Ints positions, int first) {
+  return !any(!(positions == iota(kind, first)));
 }
 
 inline bool matches_map(int const* slot, int const* position, int count, int const* map) {
-  return !any_of(count, [&](auto some, int e) KVPOLICY_INLINED {
-    fetch(some, position + e + slots_ahead);
-    fetch(some, map + position[e] + slots_ahead);
-    auto const at = load_as(some, position + e);
-    auto const mapped = is_run(at, position[e]) ? load_as(some, map + position[e]) : gather(map, at);
-    return !(load_as(some, slot + e) == mapped);
+  return !any_of(count, [&](auto kind, int e) KVPOLICY_INLINED {
+    prefetch(kind, position + e + slots_ahead);
+    prefetch(kind, map + position[e] + slots_ahead);
+    auto const at = load(kind, position + e);
+    auto const mapped = is_run(kind, at, position[e]) ? load(kind, map + position[e]) : gather(map, at);
+    return !(load(kind, slot + e) == mapped);
   });
 }
 
 inline bool any_set(unsigned char const* bytes, int const* units, int count) {
-  return any_of(count, [&](auto some, int e) KVPOLICY_INLINED {
-    fetch(some, units + e + slots_ahead);
-    return gather_set(bytes, load_as(some, units + e));
+  return any_of(count, [&](auto kind, int e) KVPOLICY_INLINED {
+    prefetch(kind, units + e + slots_ahead);
+    return gather_nonzero(bytes, load(kind, units + e));
   });
 }
 
@@ -61,15 +61,15 @@ inline bool any_set(unsigned char const* bytes, int const* units, int count) {
 inline void partition(unsigned char const* marks, int count, int gone, int const* slot, int* kept, int* dropped,
                       unsigned char* units) {
   int stay = 0;
-  for_each_vector(count, [&](auto some, int e) KVPOLICY_INLINED {
-    constexpr int lanes = lanes_of(decltype(some){});
-    fetch(some, slot + e + 2 * slots_ahead);
-    fetch(some, dropped + (e - stay) + 2 * slots_ahead);
-    auto const here = load_as(some, slot + e);
-    auto const stays = marked_as(some, marks + e);
-    int const more = number_of(stays);
-    if (kept != nullptr) pack(here, stays, more, stay + lanes <= count - gone, kept + stay);
-    pack(here, !stays, lanes - more, e - stay + lanes <= gone, dropped + (e - stay));
+  for_each_vector<has_integers>(0, count, [&](auto kind, int e) KVPOLICY_INLINED {
+    constexpr int lanes = width_of(kind);
+    prefetch(kind, slot + e + 2 * slots_ahead);
+    prefetch(kind, dropped + (e - stay) + 2 * slots_ahead);
+    auto const here = load(kind, slot + e);
+    auto const stays = nonzero(kind, marks + e);
+    int const more = count_bits(kind, bits_of(stays));
+    if (kept != nullptr) compress_store(here, bits_of(stays), more, stay + lanes <= count - gone, kept + stay);
+    compress_store(here, bits_of(!stays), lanes - more, e - stay + lanes <= gone, dropped + (e - stay));
     stay += more;
   });
   if (units != nullptr) mark_units(units, dropped, gone);
@@ -77,32 +77,32 @@ inline void partition(unsigned char const* marks, int count, int gone, int const
 
 inline int collect_live(unsigned char const* marks, int count, int dead, int* map, int room, int* list) {
   int taken = 0;
-  for_each_vector(count, [&](auto some, int p) KVPOLICY_INLINED {
-    fetch(some, map + p + 2 * slots_ahead);
-    fetch(some, list + taken + slots_ahead);
-    auto const here = load_as(some, map + p);
-    auto const live = marked_as(some, marks + p);
-    int const more = number_of(live);
-    pack(here, live, more, taken + lanes_of(decltype(some){}) <= room, list + taken);
-    store(choose(live, here, same_as(some, dead)), map + p);
+  for_each_vector<has_integers>(0, count, [&](auto kind, int p) KVPOLICY_INLINED {
+    prefetch(kind, map + p + 2 * slots_ahead);
+    prefetch(kind, list + taken + slots_ahead);
+    auto const here = load(kind, map + p);
+    auto const live = nonzero(kind, marks + p);
+    int const more = count_bits(kind, bits_of(live));
+    compress_store(here, bits_of(live), more, taken + width_of(kind) <= room, list + taken);
+    store(choose(live, here, splat(kind, dead)), map + p);
     taken += more;
   });
   return taken;
 }
 
 inline void redirect_to_dead(unsigned char const* marks, int const* position, int count, int dead, int* map) {
-  for_each_vector(count, [&](auto some, int e) KVPOLICY_INLINED {
-    fetch(some, position + e + 2 * slots_ahead);
-    fetch(some, map + position[e] + 2 * slots_ahead);
-    if (is_run(load_as(some, position + e), position[e])) {
+  for_each_vector<has_integers>(0, count, [&](auto kind, int e) KVPOLICY_INLINED {
+    prefetch(kind, position + e + 2 * slots_ahead);
+    prefetch(kind, map + position[e] + 2 * slots_ahead);
+    if (is_run(kind, load(kind, position + e), position[e])) {
       int* const at = map + position[e];
-      store(choose(marked_as(some, marks + e), load_as(some, at), same_as(some, dead)), at);
+      store(choose(nonzero(kind, marks + e), load(kind, at), splat(kind, dead)), at);
     } else {
-      for (int i = e; i < e + lanes_of(decltype(some){}); ++i) {
+      for (int i = e; i < e + width_of(kind); ++i) {
         if (marks[i] == 0) map[position[i]] = dead;
       }
     }
   });
 }
 
-inline constexpr slot_kernels slots{inside, ascends, matches_map, any_set, partition, collect_live, redirect_to_dead};
+inline constexpr slots_kernels slots{inside, ascends, matches_map, any_set, partition, collect_live, redirect_to_dead};

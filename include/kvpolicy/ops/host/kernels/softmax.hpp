@@ -29,8 +29,20 @@ struct block_view {
   float* scale;
 };
 
-/// The softmax of blocks with one number of rows.
-struct softmax_kernels {
+/// A family's kernels for blocks of each number of rows.
+template <class Kernels>
+struct by_rows {
+  Kernels few;
+  Kernels sixteen;
+  Kernels most;
+
+  [[nodiscard]] constexpr Kernels const& operator[](int rows) const {
+    return rows == few_rows ? few : rows == 16 ? sixteen : most;
+  }
+};
+
+/// The softmax of blocks of a fixed number of rows: 4, 16 or 32.
+struct block_softmax {
   /// One stretch of an online softmax. Logits become e^(logit - maximum of the row so far), `scale` becomes that
   /// maximum, and row_max and sum [rows] are updated. The stretches of a row are processed in order, while each is in
   /// the cache.
@@ -46,25 +58,9 @@ struct softmax_kernels {
   /// Overwrites into[e][r] with a head's probabilities, or combines it with them by sum or maximum if `grow`.
   void (*gather_head)(block_view const& block, bool maximum, bool grow, float* into);
 };
+using softmax_kernels = by_rows<block_softmax>;
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/softmax.kernel.hpp>
+#define KVPOLICY_FAMILY softmax
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels of blocks of `Rows` rows for an executor's instruction set.
-#if defined(KVPOLICY_COMPILED_KERNELS)
-template <int Rows>
-extern by_isa<softmax_kernels> const softmax_of_isa;
-extern template by_isa<softmax_kernels> const softmax_of_isa<few_rows>;
-extern template by_isa<softmax_kernels> const softmax_of_isa<16>;
-extern template by_isa<softmax_kernels> const softmax_of_isa<most_rows>;
-#else
-template <int Rows>
-inline constexpr by_isa<softmax_kernels> softmax_of_isa{portable::softmax<Rows>, avx2::softmax<Rows>,
-                                                        avx512::softmax<Rows>};
-#endif
-
-}  // namespace KVPOLICY_NAMESPACE::detail

@@ -9,86 +9,86 @@ constexpr int entries = Rows < width ? width / Rows : 1;  ///< of a vector
 
 /// Numbers of a column's rows, for each entry of a vector.
 template <int Rows>
-[[gnu::always_inline]] inline floats load_rows(float const* rows, int column) {
-  if constexpr (entries<Rows> > 1) return repeated_four(rows);
-  return load_floats(rows + column * width);
+KVPOLICY_OP floats load_rows(float const* rows, int column) {
+  if constexpr (entries<Rows> > 1) return splat_four(rows);
+  return load(rows + column * width);
 }
 template <int Rows>
-[[gnu::always_inline]] inline void store_rows(floats some, float* rows, int column) {
+KVPOLICY_OP void store_rows(floats some, float* rows, int column) {
   if constexpr (entries<Rows> > 1) {
-    store_raw(quarter<0>(some).of, rows);
+    store_raw(quarter<0>(some).raw, rows);
   } else {
     store(some, rows + column * width);
   }
 }
 template <int Rows>
-[[gnu::always_inline]] inline float* values_at(float* values, int e, int column) {
+KVPOLICY_OP float* values_at(float* values, int e, int column) {
   return values + std::ptrdiff_t{e} * Rows + column * width;
 }
 
 /// What a vector of entries from e on is compared with: a row sees an entry if its limit is above e.
 template <int Rows>
-[[gnu::always_inline]] inline ints limits(block_view const& block, int column) {
+KVPOLICY_OP ints limits(block_view const& block, int column) {
   int limit[width];
   for (int i = 0; i < width; ++i) {
     int const visible = block.visible[column * width + i % Rows] - block.first;
     limit[i] = (visible < block.count ? visible : block.count) - i / Rows;
   }
-  return load_as(ints{}, limit);
+  return load(limit);
 }
 
 /// e^x for x that is at most 0. Blocks of few rows round x / ln 2 alike on all instruction sets.
 template <int Rows>
-[[gnu::always_inline]] inline floats exp_of_shifted(floats x) {
-  if constexpr (has_scaling && Rows > few_rows) return exp_by(x, nearest_turns(x));
+KVPOLICY_OP floats exp_of_shifted(floats x) {
+  if constexpr (has_scaling && Rows > few_rows) return exp_by(x, nearest_exponent(x));
   return exp_of_negative(x);
 }
 
 /// The highest of a column's logits and of `before`. `All` says that its rows see every entry.
 template <int Rows, bool All>
-[[gnu::always_inline]] inline floats highest_of_column(block_view const& block, int column, ints limit, floats before) {
+KVPOLICY_OP floats highest_of_column(block_view const& block, int column, ints limit, floats before) {
   constexpr int step = entries<Rows>;
   floats most[4];  // one alone would make each maximum wait for the one before it
-  each<4>([&](auto i) KVPOLICY_INLINED { most[i] = before; });
+  unrolled<4>([&](auto i) KVPOLICY_INLINED { most[i] = before; });
   auto const take = [&](int e, auto& into) KVPOLICY_INLINED {
-    floats value = load_floats(values_at<Rows>(block.values, e, column));
-    if constexpr (!All) value = choose(limit > same_as(limit, e), value, repeated(lowest_logit));
-    into = larger(value, into);
+    floats value = load(values_at<Rows>(block.values, e, column));
+    if constexpr (!All) value = choose(limit > splat(e), value, splat(lowest_logit));
+    into = max_or_second(value, into);
   };
   int e = 0;
   for (; e + 4 * step <= block.count; e += 4 * step) {
-    each<4>([&](auto i) KVPOLICY_INLINED { take(e + i * step, most[i]); });
+    unrolled<4>([&](auto i) KVPOLICY_INLINED { take(e + i * step, most[i]); });
   }
   for (; e < block.count; e += step) take(e, most[0]);
-  floats const now = larger(larger(most[0], most[1]), larger(most[2], most[3]));
+  floats const now = max_or_second(max_or_second(most[0], most[1]), max_or_second(most[2], most[3]));
   if constexpr (step == 1) return now;
-  return repeated(fold_quarters(now, [](auto a, auto b) KVPOLICY_INLINED { return larger(b, a); }));
+  return splat(fold_quarters(now, [](auto a, auto b) KVPOLICY_INLINED { return max_or_second(b, a); }));
 }
 
 /// Advances a column.
 template <int Rows, bool All>
-[[gnu::always_inline]] inline void advance_column(block_view const& block, int column, ints limit, float* row_max,
-                                                  float* sum) {
+KVPOLICY_OP void advance_column(block_view const& block, int column, ints limit, float* row_max, float* sum) {
   constexpr int step = entries<Rows>;
   floats const before = load_rows<Rows>(row_max, column);
   floats const now = highest_of_column<Rows, All>(block, column, limit, before);
-  floats const zero = only(!(now == repeated(lowest_logit)), now);  // 0: no entry seen yet, or only logits of -inf
+  floats const zero =
+      choose_or_zero(!(now == splat(lowest_logit)), now);  // 0: no entry seen yet, or only logits of -inf
   floats const shrink = exp_of_shifted<Rows>(before - zero);
   floats const so_far = load_rows<Rows>(sum, column);
-  floats total = no_floats();
+  floats total = floats{};
   if constexpr (step == 1) {
     total = so_far * shrink;
-    in_register(total.of);
+    keep_rounded(total.raw);
   }
   for (int e = 0; e < block.count; e += step) {
     float* const at = values_at<Rows>(block.values, e, column);
-    floats value = exp_of_shifted<Rows>(load_floats(at) - zero);
+    floats value = exp_of_shifted<Rows>(load(at) - zero);
     store(value, at);
-    if constexpr (!All) value = only(limit > same_as(limit, e), value);
+    if constexpr (!All) value = choose_or_zero(limit > splat(e), value);
     total = total + value;
   }
   if constexpr (step > 1) {
-    floats const more = repeated(fold_quarters(total, [](auto a, auto b) KVPOLICY_INLINED { return a + b; }));
+    floats const more = splat(fold_quarters(total, [](auto a, auto b) KVPOLICY_INLINED { return a + b; }));
     total = mul_add(so_far, shrink, more);
   }
   store_rows<Rows>(now, row_max, column);
@@ -100,7 +100,7 @@ template <int Rows>
 inline void advance(block_view const& block, float* row_max, float* sum) {
   for (int c = 0; c < columns<Rows>; ++c) {
     ints const limit = limits<Rows>(block, c);
-    if (any(!(limit > same_as(limit, (block.count - 1) / entries<Rows> * entries<Rows>)))) {
+    if (any(!(limit > splat((block.count - 1) / entries<Rows> * entries<Rows>)))) {
       advance_column<Rows, false>(block, c, limit, row_max, sum);
     } else {
       advance_column<Rows, true>(block, c, limit, row_max, sum);
@@ -117,15 +117,15 @@ inline void finalize(float* scale, int stretches, int const* visible, float cons
     floats const share = load_rows<Rows>(shares, c), last = load_rows<Rows>(row_max, c);
     for (int s = 0; s < stretches; s += entries<Rows>) {
       float* const at = values_at<Rows>(scale, s, c);
-      floats const part = load_floats(at);
-      store(only(!(part == repeated(lowest_logit)), exp_of_negative(part - last)) * share, at);
+      floats const part = load(at);
+      store(choose_or_zero(!(part == splat(lowest_logit)), exp_of_negative(part - last)) * share, at);
     }
   }
 }
 
 inline void cap_logits(float* logits, int count, float cap) {
-  floats const most = repeated(cap);
-  for (int i = 0; i < count; i += width) store(tanh_of(load_floats(logits + i) / most) * most, logits + i);
+  floats const most = splat(cap);
+  for (int i = 0; i < count; i += width) store(tanh_of(load(logits + i) / most) * most, logits + i);
 }
 
 template <int Rows>
@@ -134,58 +134,49 @@ inline void normalise(block_view const& block, float const* lse) {
     floats const given = load_rows<Rows>(lse, c);
     for (int e = 0; e < block.count; e += entries<Rows>) {
       float* const at = values_at<Rows>(block.values, e, c);
-      floats const value = load_floats(at) - given;
+      floats const value = load(at) - given;
       if constexpr (has_scaling && Rows > few_rows) {
-        floats const some = smaller(repeated(88), value);
-        store(exp_by(some, nearest_turns(some)), at);
+        floats const some = min_or_second(splat(88.0f), value);
+        store(exp_by(some, nearest_exponent(some)), at);
       } else {
         store(exp_of_any(value), at);
       }
     }
-    store_rows<Rows>(repeated(1), block.scale, c);
+    store_rows<Rows>(splat(1.0f), block.scale, c);
   }
 }
 
 /// Calls f(e, part) for the entries of each vector, where part(column) is the probabilities of a column's rows.
 template <int Rows, class F>
-[[gnu::always_inline]] inline void for_probabilities(block_view const& block, F const& f) {
+KVPOLICY_OP void for_probabilities(block_view const& block, F const& f) {
   ints limit[columns<Rows>];
   floats scale[columns<Rows>];
-  each<columns<Rows>>([&](auto c) KVPOLICY_INLINED {
+  unrolled<columns<Rows>>([&](auto c) KVPOLICY_INLINED {
     limit[c] = limits<Rows>(block, c);
     scale[c] = load_rows<Rows>(block.scale, c);
   });
   for (int e = 0; e < block.count; e += entries<Rows>) {
     f(e, [&](auto c) KVPOLICY_INLINED {
-      return only(limit[c] > same_as(limit[c], e), load_floats(values_at<Rows>(block.values, e, c)) * scale[c]);
+      return choose_or_zero(limit[c] > splat(e), load(values_at<Rows>(block.values, e, c)) * scale[c]);
     });
-  }
-}
-
-/// The sum of two numbers, or the higher one.
-template <bool Maximum, class T>
-[[gnu::always_inline]] inline T combined(T a, T b) {
-  if constexpr (!Maximum) {
-    return a + b;
-  } else if constexpr (std::is_same_v<T, float>) {
-    return a >= b || a != a ? a : b;
-  } else {
-    return highest(a, b);
   }
 }
 
 template <int Rows, bool Maximum>
 inline void reduce_by(block_view const& block, bool grow, float* out) {
-  auto const both = [](auto a, auto b) KVPOLICY_INLINED { return combined<Maximum>(a, b); };
+  auto const both = [](auto a, auto b) KVPOLICY_INLINED {
+    if constexpr (Maximum) return max_nan(a, b);
+    if constexpr (!Maximum) return a + b;
+  };
   for_probabilities<Rows>(block, [&](int e, auto const& part) KVPOLICY_INLINED {
     floats all = part(std::integral_constant<int, 0>{});
-    each<columns<Rows> - 1>([&](auto c)
-                                KVPOLICY_INLINED { all = both(all, part(std::integral_constant<int, c + 1>{})); });
-    each<entries<Rows>>([&](auto i) KVPOLICY_INLINED {
+    unrolled<columns<Rows> - 1>([&](auto c)
+                                    KVPOLICY_INLINED { all = both(all, part(std::integral_constant<int, c + 1>{})); });
+    unrolled<entries<Rows>>([&](auto i) KVPOLICY_INLINED {
       if (e + i >= block.count) return;
       four rows = quarter<i>(all);
       if constexpr (entries<Rows> == 1) rows = fold_quarters(all, both);
-      float const made = Maximum ? highest(rows) : sum(rows);
+      float const made = Maximum ? reduce_max(rows) : reduce_add(rows);
       out[e + i] = grow ? both(out[e + i], made) : made;
     });
   });
@@ -199,16 +190,17 @@ inline void reduce(block_view const& block, bool maximum, bool grow, float* out)
 template <int Rows>
 inline void gather_head(block_view const& block, bool maximum, bool grow, float* into) {
   for_probabilities<Rows>(block, [&](int e, auto const& part) KVPOLICY_INLINED {
-    each<columns<Rows>>([&](auto c) KVPOLICY_INLINED {
+    unrolled<columns<Rows>>([&](auto c) KVPOLICY_INLINED {
       float* const at = values_at<Rows>(into, e, c);
       floats const value = part(c);
       if (!grow) return store(value, at);
-      floats const so_far = load_floats(at);
-      store(maximum ? combined<true>(so_far, value) : combined<false>(so_far, value), at);
+      floats const so_far = load(at);
+      store(maximum ? max_nan(so_far, value) : so_far + value, at);
     });
   });
 }
 
 template <int Rows>
-inline constexpr softmax_kernels softmax{advance<Rows>,   finalize<Rows>, cap_logits,
-                                         normalise<Rows>, reduce<Rows>,   gather_head<Rows>};
+inline constexpr block_softmax softmax_of{advance<Rows>,   finalize<Rows>, cap_logits,
+                                          normalise<Rows>, reduce<Rows>,   gather_head<Rows>};
+inline constexpr softmax_kernels softmax{softmax_of<few_rows>, softmax_of<16>, softmax_of<most_rows>};

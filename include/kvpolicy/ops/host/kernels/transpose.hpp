@@ -28,12 +28,5 @@ struct transpose_kernels {
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 
-#define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/transpose.kernel.hpp>
+#define KVPOLICY_FAMILY transpose
 #include <kvpolicy/ops/host/simd/each_isa.hpp>
-
-namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernels for an executor's instruction set.
-KVPOLICY_TABLE(transpose_kernels, transpose);
-
-}  // namespace KVPOLICY_NAMESPACE::detail

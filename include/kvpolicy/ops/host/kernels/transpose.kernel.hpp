@@ -7,7 +7,7 @@ inline void rows_to_columns(float const* const* from, int rows, int columns, flo
     for (; c + 4 <= columns; c += 4) {
       floats column[4];
       load_columns([&](int i) KVPOLICY_INLINED { return reinterpret_cast<std::byte const*>(from[r + i] + c); }, column);
-      each<4>([&](auto i) KVPOLICY_INLINED { store(column[i] + no_floats(), to + (c + i) * stride + r); });
+      unrolled<4>([&](auto i) KVPOLICY_INLINED { store(column[i] + floats{}, to + (c + i) * stride + r); });
     }
     for (; c < columns; ++c) {
       for (int i = r; i < r + width; ++i) to[c * stride + i] = from[i][c] + 0.0f;
@@ -30,14 +30,14 @@ inline int heads_to_rows(std::byte const* from, std::int64_t step, int count, fl
       floats column[4];
       load_columns([&](int i) KVPOLICY_INLINED { return from + (e + i) * step + 4 * h; }, column);
       auto const put = [&](auto numbers, int head) KVPOLICY_INLINED {
-        store(choose(numbers == no_floats(), repeated(-0.0f), numbers), to[head] + e);
+        store(choose(numbers == floats{}, splat(-0.0f), numbers), to[head] + e);
       };
-      each<4>([&](auto i) KVPOLICY_INLINED {
+      unrolled<4>([&](auto i) KVPOLICY_INLINED {
         if constexpr (Element == codec::f32) {
           put(column[i], h + i);
         } else {
-          put(even_bf16(raw_bits(column[i])), 2 * i);
-          put(odd_bf16(raw_bits(column[i])), 2 * i + 1);
+          put(even_bf16(bit_cast_ints(column[i])), 2 * i);
+          put(odd_bf16(bit_cast_ints(column[i])), 2 * i + 1);
         }
       });
     }

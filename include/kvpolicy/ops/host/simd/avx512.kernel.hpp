@@ -1,23 +1,26 @@
 // Vectors of sixteen numbers with AVX-512 (F, BW, VL, DQ): see simd/operations.hpp.
 //
-// Some operations are written in their form with a mask, all of whose bits are set: of the form without one g++ 12
-// warns.
+// g++ 12 warns inside the header of some unmasked intrinsics. Their masked forms are used with all bits set.
 
 constexpr int width = 16;
 constexpr bool has_integers = true;
 constexpr bool has_f16 = true;
+constexpr bool has_scaling = true;
 
 struct floats {
-  __m512 of;
+  __m512 raw;
 };
 struct doubles {
-  __m512d of;
+  __m512d raw;
 };
 struct ints {
-  __m512i of;
+  __m512i raw;
 };
 struct mask {
-  __mmask16 of;
+  __mmask16 raw;
+};
+struct four {
+  __m128 raw;
 };
 
 /// The last bytes of a row: loads read what is there, and zeros behind them.
@@ -25,11 +28,9 @@ struct rest_of_row {
   std::byte const* from;
   int bytes;
 };
-[[gnu::always_inline]] inline rest_of_row operator+(rest_of_row row, int bytes) {
-  return {row.from + bytes, row.bytes - bytes};
-}
+KVPOLICY_OP rest_of_row operator+(rest_of_row row, int bytes) { return {row.from + bytes, row.bytes - bytes}; }
 /// The elements of `size` bytes that are there, a bit each.
-[[gnu::always_inline]] inline unsigned there(rest_of_row row, int size) {
+KVPOLICY_OP unsigned there(rest_of_row row, int size) {
   return row.bytes <= 0 ? 0u : _bzhi_u32(~0u, static_cast<unsigned>(row.bytes / size));
 }
 template <int Bytes>
@@ -42,212 +43,162 @@ struct padded {
 
 // Floats and doubles
 
-[[gnu::always_inline]] inline floats no_floats() { return {_mm512_setzero_ps()}; }
-[[gnu::always_inline]] inline doubles no_doubles() { return {_mm512_setzero_pd()}; }
-[[gnu::always_inline]] inline floats operator+(floats a, floats b) { return {_mm512_add_ps(a.of, b.of)}; }
-[[gnu::always_inline]] inline doubles operator+(doubles a, doubles b) { return {_mm512_add_pd(a.of, b.of)}; }
-[[gnu::always_inline]] inline floats add_square(floats a, floats b) { return {_mm512_fmadd_ps(a.of, a.of, b.of)}; }
-[[gnu::always_inline]] inline doubles add_square(doubles a, doubles b) { return {_mm512_fmadd_pd(a.of, a.of, b.of)}; }
+KVPOLICY_OP doubles mul_add(doubles a, doubles b, doubles c) { return {_mm512_fmadd_pd(a.raw, b.raw, c.raw)}; }
 
-[[gnu::always_inline]] inline doubles widened(__m256 a) { return {_mm512_maskz_cvtps_pd(0xFF, a)}; }
-[[gnu::always_inline]] inline doubles load_widened(std::byte const* from) {
+KVPOLICY_OP doubles widened(__m256 a) { return {_mm512_maskz_cvtps_pd(0xFF, a)}; }
+KVPOLICY_OP doubles load_widened(std::byte const* from) {
   return widened(_mm256_loadu_ps(reinterpret_cast<float const*>(from)));
 }
-[[gnu::always_inline]] inline doubles load_widened(rest_of_row row) {
+KVPOLICY_OP doubles load_widened(rest_of_row row) {
   return widened(_mm256_maskz_loadu_ps(static_cast<__mmask8>(there(row, 4)), row.from));
 }
-[[gnu::always_inline]] inline doubles lower_widened(floats a) {
-  return widened(_mm512_maskz_extractf32x8_ps(0xFF, a.of, 0));
-}
-[[gnu::always_inline]] inline doubles upper_widened(floats a) {
-  return widened(_mm512_maskz_extractf32x8_ps(0xFF, a.of, 1));
-}
-[[gnu::always_inline]] inline doubles load_doubles(double const* from) { return {_mm512_loadu_pd(from)}; }
-[[gnu::always_inline]] inline double add_lanes(doubles a) {
-  __m256d const four =
-      _mm256_add_pd(_mm512_maskz_extractf64x4_pd(0xF, a.of, 0), _mm512_maskz_extractf64x4_pd(0xF, a.of, 1));
-  __m128d const two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+KVPOLICY_OP doubles lower_widened(floats a) { return widened(_mm512_maskz_extractf32x8_ps(0xFF, a.raw, 0)); }
+KVPOLICY_OP doubles upper_widened(floats a) { return widened(_mm512_maskz_extractf32x8_ps(0xFF, a.raw, 1)); }
+KVPOLICY_OP doubles load(double const* from) { return {_mm512_loadu_pd(from)}; }
+KVPOLICY_OP double reduce_add(doubles a) {
+  __m256d const half =
+      _mm256_add_pd(_mm512_maskz_extractf64x4_pd(0xF, a.raw, 0), _mm512_maskz_extractf64x4_pd(0xF, a.raw, 1));
+  __m128d const two = _mm_add_pd(_mm256_castpd256_pd128(half), _mm256_extractf128_pd(half, 1));
   return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
-[[gnu::always_inline]] inline void store_roots(doubles a, float* to) {
-  _mm256_storeu_ps(to, _mm512_maskz_cvtpd_ps(0xFF, _mm512_maskz_sqrt_pd(0xFF, a.of)));
+KVPOLICY_OP void store_roots(doubles a, float* to) {
+  _mm256_storeu_ps(to, _mm512_maskz_cvtpd_ps(0xFF, _mm512_maskz_sqrt_pd(0xFF, a.raw)));
 }
 
-[[gnu::always_inline]] inline floats load_f16(std::byte const* from) {
+KVPOLICY_OP floats load_f16(std::byte const* from) {
   return {_mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<__m256i const*>(from)))};
 }
-[[gnu::always_inline]] inline floats load_f16(rest_of_row row) {
+KVPOLICY_OP floats load_f16(rest_of_row row) {
   return {_mm512_maskz_cvtph_ps(0xFFFF, _mm256_maskz_loadu_epi16(static_cast<__mmask16>(there(row, 2)), row.from))};
 }
-[[gnu::always_inline]] inline ints load_pairs(std::byte const* from) { return {_mm512_loadu_si512(from)}; }
-[[gnu::always_inline]] inline ints load_pairs(rest_of_row row) {
-  return {_mm512_maskz_loadu_epi16(there(row, 2), row.from)};
+KVPOLICY_OP ints load_words(std::byte const* from) { return {_mm512_loadu_si512(from)}; }
+KVPOLICY_OP ints load_words(rest_of_row row) { return {_mm512_maskz_loadu_epi16(there(row, 2), row.from)}; }
+KVPOLICY_OP floats even_bf16(ints pairs) {
+  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xFFFF, pairs.raw, 16))};
 }
-[[gnu::always_inline]] inline floats even_bf16(ints pairs) {
-  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xFFFF, pairs.of, 16))};
+KVPOLICY_OP floats odd_bf16(ints pairs) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(pairs.raw, _mm512_set1_epi32(-0x10000)))};
 }
-[[gnu::always_inline]] inline floats odd_bf16(ints pairs) {
-  return {_mm512_castsi512_ps(_mm512_and_si512(pairs.of, _mm512_set1_epi32(-0x10000)))};
-}
-[[gnu::always_inline]] inline floats add_neighbours(floats a, floats b) {
+KVPOLICY_OP floats add_pairs(floats a, floats b) {
   __m512i const evens = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
   __m512i const odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
-  return {_mm512_add_ps(_mm512_permutex2var_ps(a.of, evens, b.of), _mm512_permutex2var_ps(a.of, odds, b.of))};
+  return {_mm512_add_ps(_mm512_permutex2var_ps(a.raw, evens, b.raw), _mm512_permutex2var_ps(a.raw, odds, b.raw))};
 }
 
 // Integers and masks
 
-constexpr int lanes_of(ints) { return width; }
-[[gnu::always_inline]] inline ints load_as(ints, int const* from) { return {_mm512_loadu_si512(from)}; }
-[[gnu::always_inline]] inline ints same_as(ints, int value) { return {_mm512_set1_epi32(value)}; }
-[[gnu::always_inline]] inline ints counting_as(ints, int first) {
+KVPOLICY_OP ints load(int const* from) { return {_mm512_loadu_si512(from)}; }
+KVPOLICY_OP ints splat(int value) { return {_mm512_set1_epi32(value)}; }
+KVPOLICY_OP ints iota(vector_tag, int first) {
   __m512i const step = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   return {_mm512_add_epi32(_mm512_set1_epi32(first), step)};
 }
-[[gnu::always_inline]] inline void store(ints some, int* to) { _mm512_storeu_si512(to, some.of); }
-[[gnu::always_inline]] inline ints operator+(ints a, ints b) { return {_mm512_add_epi32(a.of, b.of)}; }
-[[gnu::always_inline]] inline mask operator==(ints a, ints b) { return {_mm512_cmpeq_epi32_mask(a.of, b.of)}; }
-[[gnu::always_inline]] inline mask operator>(ints a, ints b) { return {_mm512_cmpgt_epi32_mask(a.of, b.of)}; }
-[[gnu::always_inline]] inline mask below(ints a, ints end) { return {_mm512_cmplt_epu32_mask(a.of, end.of)}; }
-[[gnu::always_inline]] inline mask operator|(mask a, mask b) { return {static_cast<__mmask16>(a.of | b.of)}; }
-[[gnu::always_inline]] inline mask operator!(mask a) { return {static_cast<__mmask16>(~a.of)}; }
-[[gnu::always_inline]] inline bool any(mask a) { return a.of != 0; }
-[[gnu::always_inline]] inline int number_of(mask a) { return __builtin_popcount(a.of); }
-[[gnu::always_inline]] inline mask marked_as(ints, unsigned char const* marks) {
+KVPOLICY_OP void store(ints some, int* to) { _mm512_storeu_si512(to, some.raw); }
+KVPOLICY_OP ints operator+(ints a, ints b) { return {_mm512_add_epi32(a.raw, b.raw)}; }
+KVPOLICY_OP mask operator==(ints a, ints b) { return {_mm512_cmpeq_epi32_mask(a.raw, b.raw)}; }
+KVPOLICY_OP mask operator>(ints a, ints b) { return {_mm512_cmpgt_epi32_mask(a.raw, b.raw)}; }
+KVPOLICY_OP mask less_unsigned(ints a, ints end) { return {_mm512_cmplt_epu32_mask(a.raw, end.raw)}; }
+KVPOLICY_OP mask operator|(mask a, mask b) { return {static_cast<__mmask16>(a.raw | b.raw)}; }
+KVPOLICY_OP mask operator!(mask a) { return {static_cast<__mmask16>(~a.raw)}; }
+KVPOLICY_OP bool any(mask a) { return a.raw != 0; }
+KVPOLICY_OP mask nonzero(vector_tag, unsigned char const* marks) {
   __m128i const some = _mm_loadu_si128(reinterpret_cast<__m128i const*>(marks));
   return {_mm_test_epi8_mask(some, some)};
 }
-[[gnu::always_inline]] inline ints choose(mask which, ints yes, ints no) {
-  return {_mm512_mask_blend_epi32(which.of, no.of, yes.of)};
-}
+KVPOLICY_OP ints choose(mask which, ints yes, ints no) { return {_mm512_mask_blend_epi32(which.raw, no.raw, yes.raw)}; }
 // Without optimization g++ 12 has macros for these, which convert the sign of masks.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
-[[gnu::always_inline]] inline ints gather(int const* map, ints at) {
-  return {_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xFFFF, at.of, map, 4)};
+KVPOLICY_OP ints gather(int const* map, ints at) {
+  return {_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xFFFF, at.raw, map, 4)};
 }
-[[gnu::always_inline]] inline mask gather_set(unsigned char const* bytes, ints at) {
-  __m512i const found = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xFFFF, at.of, bytes, 1);
+KVPOLICY_OP mask gather_nonzero(unsigned char const* bytes, ints at) {
+  __m512i const found = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xFFFF, at.raw, bytes, 1);
   return {_mm512_test_epi32_mask(found, _mm512_set1_epi32(0xFF))};
 }
 #pragma GCC diagnostic pop
-[[gnu::always_inline]] inline std::uint32_t signs_of(int const* numbers, int less) {
+KVPOLICY_OP std::uint32_t sign_bits(int const* numbers, int less) {
   __m512i const by = _mm512_set1_epi32(less);
   std::uint32_t const low = _mm512_movepi32_mask(_mm512_sub_epi32(_mm512_loadu_si512(numbers), by));
   std::uint32_t const high = _mm512_movepi32_mask(_mm512_sub_epi32(_mm512_loadu_si512(numbers + 16), by));
   return low | high << 16;
 }
-[[gnu::always_inline]] inline std::uint32_t marked_of(unsigned char const* marks) {
+KVPOLICY_OP std::uint32_t nonzero_bits(unsigned char const* marks) {
   __m256i const some = _mm256_loadu_si256(reinterpret_cast<__m256i const*>(marks));
   return _mm256_test_epi8_mask(some, some);
 }
-[[gnu::always_inline]] inline void pack_bits(ints some, unsigned which, int more, bool room, int* to) {
-  __m512i const packed = _mm512_maskz_compress_epi32(static_cast<__mmask16>(which), some.of);
+KVPOLICY_OP void compress_store(ints some, unsigned which, int more, bool room, int* to) {
+  __m512i const packed = _mm512_maskz_compress_epi32(static_cast<__mmask16>(which), some.raw);
   if (room) return _mm512_storeu_si512(to, packed);
   _mm512_mask_storeu_epi32(to, static_cast<__mmask16>((1u << more) - 1), packed);
-}
-[[gnu::always_inline]] inline void pack(ints some, mask which, int more, bool room, int* to) {
-  pack_bits(some, which.of, more, room, to);
 }
 
 // Comparisons of floats
 
-[[gnu::always_inline]] inline mask operator==(floats a, floats b) {
-  return {_mm512_cmp_ps_mask(a.of, b.of, _CMP_EQ_OQ)};
-}
-[[gnu::always_inline]] inline mask operator<(floats a, floats b) {
-  return {_mm512_cmp_ps_mask(a.of, b.of, _CMP_LT_OQ)};
-}
-[[gnu::always_inline]] inline mask operator<=(floats a, floats b) {
-  return {_mm512_cmp_ps_mask(a.of, b.of, _CMP_LE_OQ)};
-}
-[[gnu::always_inline]] inline mask unordered(floats a, floats b) {
-  return {_mm512_cmp_ps_mask(a.of, b.of, _CMP_UNORD_Q)};
-}
-[[gnu::always_inline]] inline mask operator&(mask a, mask b) { return {static_cast<__mmask16>(a.of & b.of)}; }
-[[gnu::always_inline]] inline unsigned bits_of(mask a) { return a.of; }
-[[gnu::always_inline]] inline floats choose(mask which, floats yes, floats no) {
-  return {_mm512_mask_blend_ps(which.of, no.of, yes.of)};
-}
-[[gnu::always_inline]] inline float least_of(floats a) {
-  __m256 const eight =
-      _mm256_min_ps(_mm512_maskz_extractf32x8_ps(0xFF, a.of, 0), _mm512_maskz_extractf32x8_ps(0xFF, a.of, 1));
-  __m128 const four = _mm_min_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  __m128 const two = _mm_min_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_min_ss(two, _mm_shuffle_ps(two, two, 1)));
+KVPOLICY_OP mask operator==(floats a, floats b) { return {_mm512_cmp_ps_mask(a.raw, b.raw, _CMP_EQ_OQ)}; }
+KVPOLICY_OP mask operator<(floats a, floats b) { return {_mm512_cmp_ps_mask(a.raw, b.raw, _CMP_LT_OQ)}; }
+KVPOLICY_OP mask operator<=(floats a, floats b) { return {_mm512_cmp_ps_mask(a.raw, b.raw, _CMP_LE_OQ)}; }
+KVPOLICY_OP mask either_is_nan(floats a, floats b) { return {_mm512_cmp_ps_mask(a.raw, b.raw, _CMP_UNORD_Q)}; }
+KVPOLICY_OP mask operator&(mask a, mask b) { return {static_cast<__mmask16>(a.raw & b.raw)}; }
+KVPOLICY_OP unsigned bits_of(mask a) { return a.raw; }
+KVPOLICY_OP floats choose(mask which, floats yes, floats no) {
+  return {_mm512_mask_blend_ps(which.raw, no.raw, yes.raw)};
 }
 
 // Logits and softmax
 
-struct four {
-  __m128 of;
-};
-constexpr bool has_scaling = true;
-
-[[gnu::always_inline]] inline floats load_floats(void const* from) { return {_mm512_loadu_ps(from)}; }
-[[gnu::always_inline]] inline floats load_bf16(std::byte const* from) {
+KVPOLICY_OP floats load(float const* from) { return {_mm512_loadu_ps(from)}; }
+KVPOLICY_OP floats load_bf16(std::byte const* from) {
   __m256i const some = _mm256_loadu_si256(reinterpret_cast<__m256i const*>(from));
   return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, some), 16))};
 }
-[[gnu::always_inline]] inline void store(floats some, float* to) { _mm512_storeu_ps(to, some.of); }
-[[gnu::always_inline]] inline floats repeated(float value) { return {_mm512_set1_ps(value)}; }
-[[gnu::always_inline]] inline floats repeated(four some) { return {_mm512_maskz_broadcast_f32x4(0xFFFF, some.of)}; }
-[[gnu::always_inline]] inline floats repeated_four(void const* from) {
+KVPOLICY_OP void store(floats some, float* to) { _mm512_storeu_ps(to, some.raw); }
+KVPOLICY_OP floats splat(float value) { return {_mm512_set1_ps(value)}; }
+KVPOLICY_OP floats splat(four some) { return {_mm512_maskz_broadcast_f32x4(0xFFFF, some.raw)}; }
+KVPOLICY_OP floats splat_four(void const* from) {
   return {_mm512_maskz_broadcast_f32x4(0xFFFF, _mm_loadu_ps(static_cast<float const*>(from)))};
 }
 template <int I>
-[[gnu::always_inline]] inline four quarter(floats some) {
-  return four{_mm512_maskz_extractf32x4_ps(0xF, some.of, I)};
+KVPOLICY_OP four quarter(floats some) {
+  return four{_mm512_maskz_extractf32x4_ps(0xF, some.raw, I)};
 }
-[[gnu::always_inline]] inline floats mul_add(floats a, floats b, floats c) {
-  return {_mm512_fmadd_ps(a.of, b.of, c.of)};
-}
-[[gnu::always_inline]] inline float mul_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-[[gnu::always_inline]] inline floats larger(floats a, floats b) { return {_mm512_maskz_max_ps(0xFFFF, a.of, b.of)}; }
-[[gnu::always_inline]] inline floats smaller(floats a, floats b) { return {_mm512_maskz_min_ps(0xFFFF, a.of, b.of)}; }
+KVPOLICY_OP floats mul_add(floats a, floats b, floats c) { return {_mm512_fmadd_ps(a.raw, b.raw, c.raw)}; }
+KVPOLICY_OP float mul_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+KVPOLICY_OP floats max_or_second(floats a, floats b) { return {_mm512_maskz_max_ps(0xFFFF, a.raw, b.raw)}; }
+KVPOLICY_OP floats min_or_second(floats a, floats b) { return {_mm512_maskz_min_ps(0xFFFF, a.raw, b.raw)}; }
 
-[[gnu::always_inline]] inline mask not_below(floats a, floats b) {
-  return {_mm512_cmp_ps_mask(a.of, b.of, _CMP_NLT_UQ)};
-}
-[[gnu::always_inline]] inline floats only(mask which, floats some) { return {_mm512_maskz_mov_ps(which.of, some.of)}; }
+KVPOLICY_OP mask not_less(floats a, floats b) { return {_mm512_cmp_ps_mask(a.raw, b.raw, _CMP_NLT_UQ)}; }
+KVPOLICY_OP floats choose_or_zero(mask which, floats some) { return {_mm512_maskz_mov_ps(which.raw, some.raw)}; }
 
-[[gnu::always_inline]] inline floats truncated(floats a) {
-  return {_mm512_maskz_cvtepi32_ps(0xFFFF, _mm512_maskz_cvttps_epi32(0xFFFF, a.of))};
+KVPOLICY_OP floats truncate(floats a) {
+  return {_mm512_maskz_cvtepi32_ps(0xFFFF, _mm512_maskz_cvttps_epi32(0xFFFF, a.raw))};
 }
-[[gnu::always_inline]] inline floats as_floats(floats a) { return a; }
-[[gnu::always_inline]] inline floats scale_by_power(floats p, floats n) {
-  return {_mm512_maskz_scalef_ps(0xFFFF, p.of, n.of)};
-}
-/// Each quarter of the result has a sum of each of four vectors.
-[[gnu::always_inline]] inline floats add_fours(floats a, floats b, floats c, floats d) {
+KVPOLICY_OP floats to_floats(floats a) { return a; }
+KVPOLICY_OP floats scale_by_power(floats p, floats n) { return {_mm512_maskz_scalef_ps(0xFFFF, p.raw, n.raw)}; }
+KVPOLICY_OP floats add_blocks_transposed(floats a, floats b, floats c, floats d) {
   __mmask16 const all = 0xFFFF;
-  __m512 const ab = _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, a.of, b.of), _mm512_maskz_unpackhi_ps(all, a.of, b.of));
-  __m512 const cd = _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, c.of, d.of), _mm512_maskz_unpackhi_ps(all, c.of, d.of));
+  __m512 const ab =
+      _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, a.raw, b.raw), _mm512_maskz_unpackhi_ps(all, a.raw, b.raw));
+  __m512 const cd =
+      _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, c.raw, d.raw), _mm512_maskz_unpackhi_ps(all, c.raw, d.raw));
   return {_mm512_add_ps(_mm512_maskz_shuffle_ps(all, ab, cd, 0x44), _mm512_maskz_shuffle_ps(all, ab, cd, 0xEE))};
 }
-[[gnu::always_inline]] inline four sums_of_four(floats a, floats b, floats c, floats d) {
-  __m512 const all = add_fours(a, b, c, d).of;
+KVPOLICY_OP four reduce_add_each(floats a, floats b, floats c, floats d) {
+  __m512 const all = add_blocks_transposed(a, b, c, d).raw;
   __m256 const two =
       _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xFF, all, 0), _mm512_maskz_extractf32x8_ps(0xFF, all, 1));
   return {_mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1))};
 }
-/// Rows of a square of four become its columns.
-[[gnu::always_inline]] inline floats turned_square(floats a) {
+KVPOLICY_OP floats transposed_square(floats a) {
   __m512i const order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  return {_mm512_maskz_permutexvar_ps(0xFFFF, order, a.of)};
+  return {_mm512_maskz_permutexvar_ps(0xFFFF, order, a.raw)};
 }
-
-// Selections and pools
-
-[[gnu::always_inline]] inline floats load_floats_as(ints, float const* from) { return load_floats(from); }
-[[gnu::always_inline]] inline floats same_floats_as(ints, float value) { return repeated(value); }
-[[gnu::always_inline]] inline ints raw_bits(floats a) { return {_mm512_castps_si512(a.of)}; }
-[[gnu::always_inline]] inline floats operator/(floats a, float by) { return {_mm512_div_ps(a.of, repeated(by).of)}; }
 
 // Rows of keys, of weights and of new tokens
 
+KVPOLICY_OP ints bit_cast_ints(floats a) { return {_mm512_castps_si512(a.raw)}; }
 template <class Row>
-[[gnu::always_inline]] inline void load_columns(Row const& row, floats (&column)[4]) {
+KVPOLICY_OP void load_columns(Row const& row, floats (&column)[4]) {
   constexpr __mmask16 all = 0xFFFF;
   auto const four_of = [&](int r) KVPOLICY_INLINED { return _mm_loadu_ps(reinterpret_cast<float const*>(row(r))); };
   auto const rows = [&](int r) KVPOLICY_INLINED {
@@ -261,25 +212,25 @@ template <class Row>
   auto const high_of = [](auto a, auto b)
                            KVPOLICY_INLINED { return _mm512_castps_pd(_mm512_maskz_unpackhi_ps(all, a, b)); };
   __m512 const a = rows(0), b = rows(1), c = rows(2), d = rows(3);
-  column[0].of = _mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xFF, low_of(a, b), low_of(c, d)));
-  column[1].of = _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xFF, low_of(a, b), low_of(c, d)));
-  column[2].of = _mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xFF, high_of(a, b), high_of(c, d)));
-  column[3].of = _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xFF, high_of(a, b), high_of(c, d)));
+  column[0].raw = _mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xFF, low_of(a, b), low_of(c, d)));
+  column[1].raw = _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xFF, low_of(a, b), low_of(c, d)));
+  column[2].raw = _mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xFF, high_of(a, b), high_of(c, d)));
+  column[3].raw = _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xFF, high_of(a, b), high_of(c, d)));
 }
 /// The lower halves of all numbers; those of `nan` where a is NaN.
-[[gnu::always_inline]] inline void store_halves(floats a, __m512i halves, __m512i nan, std::byte* to) {
-  __m512i const all = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a.of, a.of, _CMP_UNORD_Q), halves, nan);
+KVPOLICY_OP void store_halves(floats a, __m512i halves, __m512i nan, std::byte* to) {
+  __m512i const all = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a.raw, a.raw, _CMP_UNORD_Q), halves, nan);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi32_epi16(0xFFFF, all));
 }
-[[gnu::always_inline]] inline void store_f16(floats a, std::byte* to) {
-  __m256i const halves = _mm512_maskz_cvtps_ph(0xFFFF, a.of, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m512i const upper = _mm512_maskz_srli_epi32(0xFFFF, raw_bits(a).of, 16);
+KVPOLICY_OP void store_f16(floats a, std::byte* to) {
+  __m256i const halves = _mm512_maskz_cvtps_ph(0xFFFF, a.raw, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512i const upper = _mm512_maskz_srli_epi32(0xFFFF, bit_cast_ints(a).raw, 16);
   __m512i const sign = _mm512_and_si512(upper, _mm512_set1_epi32(0x8000));
   __m512i const nan = _mm512_or_si512(sign, _mm512_set1_epi32(0x7E00));
   store_halves(a, _mm512_maskz_cvtepu16_epi32(0xFFFF, halves), nan, to);
 }
-[[gnu::always_inline]] inline void store_bf16(floats a, std::byte* to) {
-  __m512i const bits = raw_bits(a).of, upper = _mm512_maskz_srli_epi32(0xFFFF, bits, 16);
+KVPOLICY_OP void store_bf16(floats a, std::byte* to) {
+  __m512i const bits = bit_cast_ints(a).raw, upper = _mm512_maskz_srli_epi32(0xFFFF, bits, 16);
   __m512i const half = _mm512_add_epi32(_mm512_and_si512(upper, _mm512_set1_epi32(1)), _mm512_set1_epi32(0x7FFF));
   __m512i const nan = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
   store_halves(a, _mm512_maskz_srli_epi32(0xFFFF, _mm512_add_epi32(bits, half), 16), nan, to);

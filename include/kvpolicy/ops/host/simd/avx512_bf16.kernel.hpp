@@ -1,6 +1,6 @@
 // Pairs of bf16 numbers with AVX-512, beside the operations of avx512.kernel.hpp: see simd/operations.hpp.
 
 /// Adds the products of a pair's two numbers, which are rounded as the processor does it.
-[[gnu::always_inline]] inline floats add_product_of_pairs(floats sums, floats a, floats b) {
-  return {_mm512_dpbf16_ps(sums.of, __builtin_bit_cast(__m512bh, a.of), __builtin_bit_cast(__m512bh, b.of))};
+KVPOLICY_OP floats add_product_of_pairs(floats sums, floats a, floats b) {
+  return {_mm512_dpbf16_ps(sums.raw, __builtin_bit_cast(__m512bh, a.raw), __builtin_bit_cast(__m512bh, b.raw))};
 }

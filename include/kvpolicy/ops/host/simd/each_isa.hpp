@@ -1,29 +1,39 @@
-// Compiles the kernels of a file for each instruction set: `detail::portable`, `detail::avx2` and `detail::avx512`.
+// Compiles the kernels of a family for each instruction set, and defines the family's table.
 //
-//   #define KVPOLICY_KERNELS <kvpolicy/ops/host/kernels/norms.kernel.hpp>
+//   #define KVPOLICY_FAMILY norms
 //   #include <kvpolicy/ops/host/simd/each_isa.hpp>
 //
-// It has no guard, because each family of kernels includes it, and the file that it compiles has none, either.
+// kernels/norms.kernel.hpp defines an object `norms` of the type `norms_kernels`. It becomes `detail::portable::norms`,
+// `detail::avx2::norms` and `detail::avx512::norms`, and the table of these is `norms_of_isa`, which is only declared
+// where KVPOLICY_COMPILED_KERNELS is defined. The family `logits`, which has more regions, has a table of its own
+// (kernels/products.hpp). This file has no guard, because each family includes it, and kernels have none, either.
 #include <kvpolicy/ops/host/simd/operations.hpp>
 #if !defined(KVPOLICY_COMPILED_KERNELS)
 
 namespace KVPOLICY_NAMESPACE::detail::portable {
-#include KVPOLICY_KERNELS
+#include KVPOLICY_KERNELS_OF(KVPOLICY_FAMILY)
 }
 #if defined(__x86_64__)
 
 KVPOLICY_BEGIN_REGION(KVPOLICY_AVX2)
 namespace KVPOLICY_NAMESPACE::detail::avx2 {
-#include KVPOLICY_KERNELS
+#include KVPOLICY_KERNELS_OF(KVPOLICY_FAMILY)
 }
 KVPOLICY_END_REGION
 
 KVPOLICY_BEGIN_REGION(KVPOLICY_AVX512)
 namespace KVPOLICY_NAMESPACE::detail::avx512 {
-#include KVPOLICY_KERNELS
+#include KVPOLICY_KERNELS_OF(KVPOLICY_FAMILY)
 }
 KVPOLICY_END_REGION
 
 #endif
 #endif
-#undef KVPOLICY_KERNELS
+#if defined(KVPOLICY_OWN_TABLE)
+#undef KVPOLICY_OWN_TABLE
+#else
+namespace KVPOLICY_NAMESPACE::detail {
+KVPOLICY_TABLE(KVPOLICY_FAMILY);
+}
+#endif
+#undef KVPOLICY_FAMILY

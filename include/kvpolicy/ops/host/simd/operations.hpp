@@ -1,18 +1,82 @@
 // Vectors of an instruction set, and what can be done with them.
 //
 // A kernel is written once, over the types and functions below, in a file that `simd/each_isa.hpp` compiles for each
-// instruction set, in a namespace and a target of its own. There vectors are values, and lambdas are inlined.
+// instruction set, in a namespace and a target of its own. `portable.kernel.hpp`, `avx2.kernel.hpp` and
+// `avx512.kernel.hpp` define the types and the functions that need intrinsics, and `common.kernel.hpp` the others.
 //
-//   floats, doubles, ints    `width` numbers of 32 bits, or `width / 2` doubles
+// Types and constants
+//   floats, ints, doubles    `width` numbers of 32 bits, or `width / 2` doubles; `raw` is the register
 //   mask                     a truth value for each of `width` numbers
-//   load_*, store            from and to any address
-//   has_integers             passes over lists go through vectors of integers; elsewhere, number by number
-//   has_f16                  `load_f16` converts; elsewhere `even_f16` and `odd_f16` give magnitudes of neighbours
+//   four                     four floats, whatever the width: the rows of a small block
+//   has_integers             integers can be gathered and packed; elsewhere passes over lists go entry by entry
+//   has_f16                  one instruction converts f16; portable code converts with several, and `norms` uses
+//                            `even_f16` and `odd_f16` instead
+//   has_scaling              `scale_by_power` takes its exponents as floats, so `nearest_exponent` can be used
 //
-// Rules. Arrays of vectors are indexed by constants (`each<N>`), or g++ keeps them in memory. A constructor is written
-// out, and no member has a default initializer: what a compiler writes itself has no target. A lambda says
-// KVPOLICY_INLINED.
-// These files include nothing: what they use of std is included here.
+// Loops. `kind` is vector_tag{} for `width` entries, and scalar_tag{} for one. With a kind, `load`, `splat`, `iota`,
+// `load_elements`, `nonzero`, `width_of`, `count_bits` and `prefetch` are about so many entries.
+//   unrolled<N>(f)           f(0), f(1), ..., f(N - 1), each with a constant
+//   for_each_vector(begin, end, f)            f(kind, i) for whole vectors, and then for each entry after them;
+//   for_each_vector<has_integers>(...)        without vectors where these have no integers
+//
+// Loads and stores, from and to any address
+//   load(p), store(v, p)     by the type of the pointer: floats, ints or doubles
+//   load_into_register(p)    floats, which g++ would else read again for every operation that uses them
+//   load_elements<E>(kind, p), store_elements<E>(v, p)   floats of the type E, rounded to nearest even; NaN stays NaN
+//   load_f16, load_bf16, store_f16, store_bf16           what these are made of
+//   load_words(p)            ints: neighbouring 16-bit numbers, which `even_*` and `odd_*` convert to floats: the lower
+//                            and the upper number of each pair; `even_f16` and `odd_f16` give magnitudes
+//   load_widened(p)          doubles of half a vector of floats; `lower_widened`, `upper_widened`: of half of v
+//   load_columns(row, column)     vector i of four gets number i of `width` rows; row r begins at row(r)
+//   padded<Bytes>(p, bytes)  the last bytes of a row, and zeros after them, for the loads of one pass
+//   splat(x), splat_four(p)  x, or the four floats at p, again and again
+//   iota(kind, first)        first, first + 1, ...
+//   gather(map, at)          map[at[i]]
+//   gather_nonzero(bytes, at)     a mask: bytes[at[i]] is not 0; up to three bytes after each are read, too
+//   nonzero(kind, bytes)     a mask: byte i is not 0
+//   compress_store(v, bits, n, room, p)       the n numbers whose bit is set, one after the other; nothing is written
+//                            after them, unless there is room for a whole vector
+//   store_roots(doubles, p)  square roots, each rounded to a float
+//
+// Arithmetic. g++ fuses a product and a sum, unless the product is `mul_rounded` or has passed `keep_rounded`; clang
+// fuses only within an expression, and there is none but that of `mul_add`.
+//   + - * /
+//   mul_add(a, b, c)         a b + c, rounded once where there is such an instruction; add_square(a, b): a a + b
+//   mul_rounded(a, b)        a b, rounded
+//   max_or_second(a, b)      the larger number; b if either is NaN or both are zero. min_or_second: the smaller one
+//   max_nan(a, b)            the larger number; NaN if either is; a if both are zero
+//   scale_by_power(p, n)     p 2^n, where n is what `truncate` or `nearest_exponent` returns
+//   truncate(a)              rounds towards zero; to_floats(n): the same numbers as floats
+//   exp_by(x, n)             e^x to 2 units in the last place, where n is about x / ln 2; 0 for x below -87; NaN stays
+//   exp_of_negative(x)       e^x for x that is at most 0 or NaN
+//   exp_of_any(x)            e^x; above 88 it is e^88
+//   nearest_exponent(x)      the whole number nearest to x / ln 2, as floats
+//   tanh_of(x)               to 3 units in the last place; NaN stays, and an infinity becomes 1 or -1
+//
+// Reductions
+//   reduce_add(doubles)      adds the upper half of the vector to the lower one until one number is left, so that all
+//                            instruction sets give the same bits
+//   reduce_add(floats or four), reduce_max (as max_nan)       the quarters one by one, and then within the last one
+//   reduce_min               the least number; no number may be NaN
+//   reduce_add_each(a, b, c, d)    the four sums, each added in an order of the instruction set's own
+//   quarter<I>(v)            numbers 4 I to 4 I + 3; fold_quarters(v, f) combines all of them, one by one
+//   add_pairs(a, b)          sums of neighbours, those of a first; where `has_f16`
+//   add_blocks_transposed(a, b, c, d)    AVX-512: each quarter has a sum of each of the four vectors
+//   transposed_square(v)     AVX-512: rows of a square of four become its columns
+//
+// Comparisons and masks
+//   == < <= > & | !          false for NaN, but not_less(a, b) is true
+//   either_is_nan(a, b)      less_unsigned(a, end): as numbers without a sign
+//   comparable(v)            v, or a float as a `one_float`, which is compared under -ffast-math, too
+//   any(mask)                bits_of(mask): bit i is that of number i; count_bits(kind, bits)
+//   choose(mask, yes, no)    choose_or_zero(mask, v): v, and 0 where the mask is false
+//   bit_cast_ints(v)         the bits of floats
+//   sign_bits(p, less)       a word: bit i is the sign of p[i] - less, for 32 numbers
+//   nonzero_bits(p)          a word: bit i is set if byte p[i] is not 0, for 32 bytes that are 0 or 1
+//
+// Rules. Arrays of vectors are indexed by constants (`unrolled<N>`), or g++ keeps them in memory. A constructor is
+// written out, and no member has a default initializer: an implicitly defined constructor is compiled for no target. A
+// lambda says KVPOLICY_INLINED. The files of kernels include nothing: their `.hpp` and this file include what they use.
 #pragma once
 
 #include <bit>
@@ -29,7 +93,7 @@
 #include <immintrin.h>
 #endif
 
-/// Behind the parameters of a lambda in a kernel.
+/// After the parameters of a lambda in a kernel.
 #define KVPOLICY_INLINED __attribute__((always_inline))
 
 /// What is between these is compiled for a target, such as KVPOLICY_AVX2.
@@ -42,6 +106,18 @@
 #else
 #define KVPOLICY_BEGIN_REGION(instructions) KVPOLICY_PRAGMA(GCC push_options) KVPOLICY_PRAGMA(GCC target(instructions))
 #define KVPOLICY_END_REGION KVPOLICY_PRAGMA(GCC pop_options)
+#endif
+
+// What simd/each_isa.hpp makes of a family's name: the file of its kernels, and its table.
+// clang-format off
+#define KVPOLICY_KERNELS_OF(family) <kvpolicy/ops/host/kernels/family.kernel.hpp>
+// clang-format on
+#define KVPOLICY_TABLE(family) KVPOLICY_TABLE_OF(family)
+#if defined(KVPOLICY_COMPILED_KERNELS)
+#define KVPOLICY_TABLE_OF(family) extern by_isa<family##_kernels> const family##_of_isa
+#else
+#define KVPOLICY_TABLE_OF(family) \
+  inline constexpr by_isa<family##_kernels> family##_of_isa { portable::family, avx2::family, avx512::family }
 #endif
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -75,67 +151,60 @@ struct zero_padded {
   [[nodiscard]] std::byte const* begin() const { return of; }
 };
 
-/// A number of 32 bits, as a vector of one. Passes over lists use it for the entries behind the last whole vector.
+// What a loop passes to its body, to say whether it is about a vector of entries or about one of those after the last
+// whole vector.
+struct vector_tag {};
+struct scalar_tag {};
+
+/// An int that is compared as vectors are. The result is an int, too: loops over it have no branch, and compilers
+/// vectorise them.
 struct one_int {
-  int of;
+  int raw;
 };
 struct one_mask {
-  int of;  ///< 0 or 1: a loop over such has no branch, so that compilers make vectors of it
+  int raw;  ///< 0 or 1
 };
-constexpr int lanes_of(one_int) { return 1; }
-inline void fetch(one_int, void const*) {}  // one entry after another needs no prefetch
-template <class Vector>
-[[gnu::always_inline]] inline void fetch(Vector const&, void const* line) {
-  __builtin_prefetch(line);
-}
-inline one_int load_as(one_int, int const* from) { return {*from}; }
-inline one_int same_as(one_int, int value) { return {value}; }
-inline one_int counting_as(one_int, int first) { return {first}; }
-inline one_mask marked_as(one_int, unsigned char const* marks) { return {*marks != 0 ? 1 : 0}; }
-inline void store(one_int some, int* to) { *to = some.of; }
-inline one_mask operator==(one_int a, one_int b) { return {a.of == b.of ? 1 : 0}; }
-inline one_mask operator>(one_int a, one_int b) { return {a.of > b.of ? 1 : 0}; }
-inline one_mask below(one_int a, one_int end) {
-  return {static_cast<unsigned>(a.of) < static_cast<unsigned>(end.of) ? 1 : 0};
-}
-inline one_mask operator|(one_mask a, one_mask b) { return {a.of | b.of}; }
-inline one_mask operator!(one_mask a) { return {1 - a.of}; }
-inline bool any(one_mask of) { return of.of != 0; }
-inline int number_of(one_mask of) { return of.of; }
-inline one_int gather(int const* map, one_int at) { return {map[at.of]}; }
-inline one_mask gather_set(unsigned char const* bytes, one_int at) { return {bytes[at.of] != 0 ? 1 : 0}; }
-inline one_int choose(one_mask which, one_int yes, one_int no) { return which.of != 0 ? yes : no; }
-/// A list without room for one more is complete, so that there is nothing to select then: no branch for an entry.
-inline void pack_bits(one_int some, unsigned, int, bool room, int* to) {
-  if (room) *to = some.of;
-}
-inline void pack(one_int some, one_mask which, int more, bool room, int* to) {
-  pack_bits(some, static_cast<unsigned>(which.of), more, room, to);
-}
-inline unsigned bits_of(one_mask of) { return static_cast<unsigned>(of.of); }
-inline int count_bits(one_int, unsigned bits) { return static_cast<int>(bits); }
-template <class Vector>
-[[gnu::always_inline]] inline int count_bits(Vector const&, unsigned bits) {
-  return __builtin_popcount(bits);
+/// A float that is compared by its key, so NaN is found under -ffast-math, too.
+struct one_float {
+  float raw;
+};
+
+constexpr int width_of(scalar_tag) { return 1; }
+inline void prefetch(scalar_tag, void const*) {}  // one entry after another needs no prefetch
+KVPOLICY_OP void prefetch(vector_tag, void const* line) { __builtin_prefetch(line); }
+inline one_int load(scalar_tag, int const* from) { return {*from}; }
+KVPOLICY_OP float load(scalar_tag, float const* from) { return *from; }
+inline one_int splat(scalar_tag, int value) { return {value}; }
+KVPOLICY_OP float splat(scalar_tag, float value) { return value; }
+inline one_int iota(scalar_tag, int first) { return {first}; }
+inline one_mask nonzero(scalar_tag, unsigned char const* marks) { return {*marks != 0 ? 1 : 0}; }
+inline int count_bits(scalar_tag, unsigned bits) { return static_cast<int>(bits); }
+KVPOLICY_OP int count_bits(vector_tag, unsigned bits) { return __builtin_popcount(bits); }
+inline void store(one_int some, int* to) { *to = some.raw; }
+inline one_int gather(int const* map, one_int at) { return {map[at.raw]}; }
+inline one_mask gather_nonzero(unsigned char const* bytes, one_int at) { return {bytes[at.raw] != 0 ? 1 : 0}; }
+inline one_int bit_cast_ints(one_float a) { return {same_bits<int>(a.raw)}; }
+inline one_int choose(one_mask which, one_int yes, one_int no) { return which.raw != 0 ? yes : no; }
+/// If the list has no room left, it is complete, so nothing is selected. Therefore the entry itself needs no branch.
+inline void compress_store(one_int some, unsigned, int, bool room, int* to) {
+  if (room) *to = some.raw;
 }
 
-/// A float to be compared, by its key: so NaN is found under -ffast-math, too.
-struct one_float {
-  float of;
-};
-inline one_float same_floats_as(one_int, float value) { return {value}; }
-inline one_float load_floats_as(one_int, float const* from) {
-  one_float made;
-  std::memcpy(&made.of, from, sizeof made.of);
-  return made;
+inline one_mask operator==(one_int a, one_int b) { return {a.raw == b.raw ? 1 : 0}; }
+inline one_mask operator>(one_int a, one_int b) { return {a.raw > b.raw ? 1 : 0}; }
+inline one_mask less_unsigned(one_int a, one_int end) {
+  return {static_cast<unsigned>(a.raw) < static_cast<unsigned>(end.raw) ? 1 : 0};
 }
-inline one_int raw_bits(one_float a) { return {same_bits<int>(a.of)}; }
-inline one_mask operator<(one_float a, one_float b) { return {radix_key(a.of) < radix_key(b.of) ? 1 : 0}; }
-inline one_mask operator<=(one_float a, one_float b) { return {radix_key(a.of) <= radix_key(b.of) ? 1 : 0}; }
-inline one_mask operator==(one_float a, one_float b) { return {radix_key(a.of) == radix_key(b.of) ? 1 : 0}; }
-inline one_mask unordered(one_float a, one_float b) {
-  return {radix_key(a.of) == nan_key || radix_key(b.of) == nan_key ? 1 : 0};
+inline one_mask operator<(one_float a, one_float b) { return {radix_key(a.raw) < radix_key(b.raw) ? 1 : 0}; }
+inline one_mask operator<=(one_float a, one_float b) { return {radix_key(a.raw) <= radix_key(b.raw) ? 1 : 0}; }
+inline one_mask operator==(one_float a, one_float b) { return {radix_key(a.raw) == radix_key(b.raw) ? 1 : 0}; }
+inline one_mask either_is_nan(one_float a, one_float b) {
+  return {radix_key(a.raw) == nan_key || radix_key(b.raw) == nan_key ? 1 : 0};
 }
+inline one_mask operator|(one_mask a, one_mask b) { return {a.raw | b.raw}; }
+inline one_mask operator!(one_mask a) { return {1 - a.raw}; }
+inline bool any(one_mask a) { return a.raw != 0; }
+inline unsigned bits_of(one_mask a) { return static_cast<unsigned>(a.raw); }
 
 #if defined(__x86_64__)
 /// For each mask of eight bits: the indices of its set bits, in ascending order, one byte each.
@@ -157,9 +226,7 @@ inline constexpr places_of_bits places{};
 namespace portable {
 #include <kvpolicy/ops/host/simd/portable.kernel.hpp>
 // Then what is written over them.
-#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
-// Then functions of floats.
-#include <kvpolicy/ops/host/simd/math.kernel.hpp>
+#include <kvpolicy/ops/host/simd/common.kernel.hpp>
 }  // namespace portable
 #if defined(__x86_64__)
 
@@ -167,9 +234,7 @@ KVPOLICY_BEGIN_REGION(KVPOLICY_AVX2)
 namespace avx2 {
 #include <kvpolicy/ops/host/simd/avx2.kernel.hpp>
 // Then what is written over them.
-#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
-// Then functions of floats.
-#include <kvpolicy/ops/host/simd/math.kernel.hpp>
+#include <kvpolicy/ops/host/simd/common.kernel.hpp>
 }  // namespace avx2
 KVPOLICY_END_REGION
 
@@ -177,9 +242,7 @@ KVPOLICY_BEGIN_REGION(KVPOLICY_AVX512)
 namespace avx512 {
 #include <kvpolicy/ops/host/simd/avx512.kernel.hpp>
 // Then what is written over them.
-#include <kvpolicy/ops/host/simd/passes.kernel.hpp>
-// Then functions of floats.
-#include <kvpolicy/ops/host/simd/math.kernel.hpp>
+#include <kvpolicy/ops/host/simd/common.kernel.hpp>
 }  // namespace avx512
 KVPOLICY_END_REGION
 

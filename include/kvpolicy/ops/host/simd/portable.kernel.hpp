@@ -3,86 +3,156 @@
 constexpr int width = 4;
 constexpr bool has_integers = false;
 constexpr bool has_f16 = false;
+constexpr bool has_scaling = false;
+
+using float_vector = typename vector_of<width>::floats;
+using double_vector = typename vector_of<width / 2>::doubles;
+using int_vector = typename vector_of<width>::ints;
+using word_vector = typename vector_of<width>::words;
+using half_vector = typename vector_of<width>::halves;
 
 struct floats {
-  typename vector_of<width>::floats of;
+  float_vector raw;
 };
 struct doubles {
-  typename vector_of<width / 2>::doubles of;
+  double_vector raw;
 };
 struct ints {
-  typename vector_of<width>::ints of;
+  int_vector raw;
+};
+struct mask {  // all bits of a number are set, or none
+  int_vector raw;
+};
+struct four {
+  typename vector_of<4>::floats raw;
 };
 
 template <int Bytes>
 using padded = zero_padded<Bytes>;
 
-// Floats and doubles
+// Loads and stores
 
-[[gnu::always_inline]] inline floats no_floats() { return {typename vector_of<width>::floats{}}; }
-[[gnu::always_inline]] inline doubles no_doubles() { return {typename vector_of<width / 2>::doubles{}}; }
-[[gnu::always_inline]] inline floats operator+(floats a, floats b) { return {a.of + b.of}; }
-[[gnu::always_inline]] inline doubles operator+(doubles a, doubles b) { return {a.of + b.of}; }
-/// a * a + b, of which a * a is exact.
-[[gnu::always_inline]] inline floats add_square(floats a, floats b) { return {a.of * a.of + b.of}; }
-[[gnu::always_inline]] inline doubles add_square(doubles a, doubles b) { return {a.of * a.of + b.of}; }
-
-/// Half a vector of floats, as doubles.
-[[gnu::always_inline]] inline doubles load_widened(std::byte const* from) {
-  typename vector_of<width / 2>::floats some;
-  load_raw(some, from);
-  return {__builtin_convertvector(some, typename vector_of<width / 2>::doubles)};
-}
-[[gnu::always_inline]] inline doubles lower_widened(floats a) {
-  return {typename vector_of<width / 2>::doubles{a.of[0], a.of[1]}};
-}
-[[gnu::always_inline]] inline doubles upper_widened(floats a) {
-  return {typename vector_of<width / 2>::doubles{a.of[2], a.of[3]}};
-}
-[[gnu::always_inline]] inline doubles load_doubles(double const* from) {
-  doubles made;
-  load_raw(made.of, from);
+template <class Vector>
+KVPOLICY_OP Vector loaded(void const* from) {
+  Vector made;
+  load_raw(made, from);
   return made;
 }
-/// The sum of all lanes: the upper half is added to the lower one until there is one number.
-[[gnu::always_inline]] inline double add_lanes(doubles a) { return a.of[0] + a.of[1]; }
-[[gnu::always_inline]] inline void store_roots(doubles a, float* to) {
-  for (int i = 0; i < width / 2; ++i) to[i] = static_cast<float>(__builtin_sqrt(a.of[i]));
-}
-
-/// Numbers of f16 and bf16 come as neighbours: even ones and odd ones of a vector of pairs.
-[[gnu::always_inline]] inline ints load_pairs(std::byte const* from) {
-  ints made;
-  load_raw(made.of, from);
+KVPOLICY_OP floats load(float const* from) { return {loaded<float_vector>(from)}; }
+KVPOLICY_OP doubles load(double const* from) { return {loaded<double_vector>(from)}; }
+KVPOLICY_OP ints load(int const* from) {
+  ints made{loaded<int_vector>(from)};
+  keep_in_register(made.raw);
   return made;
 }
-[[gnu::always_inline]] inline floats even_bf16(ints pairs) {
-  return {__builtin_bit_cast(typename vector_of<width>::floats, pairs.of << 16)};
+KVPOLICY_OP ints load_words(std::byte const* from) { return {loaded<int_vector>(from)}; }
+KVPOLICY_OP floats splat_four(void const* from) { return {loaded<float_vector>(from)}; }
+KVPOLICY_OP doubles load_widened(std::byte const* from) {
+  return {__builtin_convertvector(loaded<typename vector_of<width / 2>::floats>(from), double_vector)};
 }
-[[gnu::always_inline]] inline floats odd_bf16(ints pairs) {
-  return {__builtin_bit_cast(typename vector_of<width>::floats, pairs.of & -0x10000)};
+KVPOLICY_OP floats load_bf16(std::byte const* from) {
+  return {__builtin_bit_cast(float_vector, __builtin_convertvector(loaded<half_vector>(from), word_vector) << 16)};
 }
 /// The magnitudes of f16 numbers whose bits, without the sign, are where a float has its lower exponent and its
 /// mantissa.
-[[gnu::always_inline]] inline floats f16_magnitudes(typename vector_of<width>::ints bits) {
-  using numbers = typename vector_of<width>::floats;
-  auto const scaled = __builtin_bit_cast(typename vector_of<width>::ints, __builtin_bit_cast(numbers, bits) * 0x1p112f);
+KVPOLICY_OP floats f16_magnitudes(int_vector bits) {
+  auto const scaled = __builtin_bit_cast(int_vector, __builtin_bit_cast(float_vector, bits) * 0x1p112f);
   auto const not_finite = (bits >= 0x7C00 << 13) & 0x7F800000;
-  return {__builtin_bit_cast(numbers, scaled | not_finite)};
+  return {__builtin_bit_cast(float_vector, scaled | not_finite)};
 }
-[[gnu::always_inline]] inline floats even_f16(ints pairs) { return f16_magnitudes((pairs.of << 13) & 0x7FFF << 13); }
-[[gnu::always_inline]] inline floats odd_f16(ints pairs) { return f16_magnitudes((pairs.of >> 3) & 0x7FFF << 13); }
+KVPOLICY_OP floats load_f16(std::byte const* from) {
+  int_vector const wide = __builtin_convertvector(loaded<half_vector>(from), int_vector);
+  floats const size = f16_magnitudes((wide & 0x7FFF) << 13);
+  return {__builtin_bit_cast(float_vector, __builtin_bit_cast(int_vector, size.raw) | (wide >> 15 << 31))};
+}
+template <class Row>
+KVPOLICY_OP void load_columns(Row const& row, floats (&column)[4]) {
+  auto const a = loaded<float_vector>(row(0)), b = loaded<float_vector>(row(1)), c = loaded<float_vector>(row(2)),
+             d = loaded<float_vector>(row(3));
+  for (int i = 0; i < 4; ++i) column[i].raw = float_vector{a[i], b[i], c[i], d[i]};
+}
+KVPOLICY_OP void store(floats some, float* to) { store_raw(some.raw, to); }
+KVPOLICY_OP void store(ints some, int* to) { store_raw(some.raw, to); }
+KVPOLICY_OP void store_roots(doubles a, float* to) {
+  for (int i = 0; i < width / 2; ++i) to[i] = static_cast<float>(__builtin_sqrt(a.raw[i]));
+}
+KVPOLICY_OP void store_f16(floats a, std::byte* to) {
+  for (int i = 0; i < width; ++i) store(codec::f16, a.raw[i], to + 2 * i);
+}
+KVPOLICY_OP void store_bf16(floats a, std::byte* to) {
+  for (int i = 0; i < width; ++i) store(codec::bf16, a.raw[i], to + 2 * i);
+}
 
-// Bits of 32 numbers less `less` and of 32 marks, which are 0 or 1: bit i is that of number i
+// Vectors of equal numbers, parts of vectors, and conversions
 
-[[gnu::always_inline]] inline std::uint32_t signs_of(int const* numbers, int less) {
+KVPOLICY_OP floats splat(float value) { return {float_vector{value, value, value, value}}; }
+KVPOLICY_OP floats splat(four some) { return {some.raw}; }
+KVPOLICY_OP ints splat(int value) { return {int_vector{} + value}; }
+KVPOLICY_OP ints iota(vector_tag, int first) { return {int_vector{0, 1, 2, 3} + first}; }
+template <int I>
+KVPOLICY_OP four quarter(floats some) {
+  return four{some.raw};  // nvcc 13 loses the braces of a template without the type
+}
+KVPOLICY_OP doubles lower_widened(floats a) { return {double_vector{a.raw[0], a.raw[1]}}; }
+KVPOLICY_OP doubles upper_widened(floats a) { return {double_vector{a.raw[2], a.raw[3]}}; }
+KVPOLICY_OP floats even_bf16(ints pairs) { return {__builtin_bit_cast(float_vector, pairs.raw << 16)}; }
+KVPOLICY_OP floats odd_bf16(ints pairs) { return {__builtin_bit_cast(float_vector, pairs.raw & -0x10000)}; }
+KVPOLICY_OP floats even_f16(ints pairs) { return f16_magnitudes((pairs.raw << 13) & 0x7FFF << 13); }
+KVPOLICY_OP floats odd_f16(ints pairs) { return f16_magnitudes((pairs.raw >> 3) & 0x7FFF << 13); }
+KVPOLICY_OP ints bit_cast_ints(floats a) { return {__builtin_bit_cast(int_vector, a.raw)}; }
+KVPOLICY_OP ints truncate(floats a) { return {__builtin_convertvector(a.raw, int_vector)}; }
+KVPOLICY_OP floats to_floats(ints a) { return {__builtin_convertvector(a.raw, float_vector)}; }
+
+// Arithmetic
+
+KVPOLICY_OP ints operator+(ints a, ints b) { return {a.raw + b.raw}; }
+KVPOLICY_OP floats mul_add(floats a, floats b, floats c) { return {a.raw * b.raw + c.raw}; }
+KVPOLICY_OP doubles mul_add(doubles a, doubles b, doubles c) { return {a.raw * b.raw + c.raw}; }
+KVPOLICY_OP float mul_add(float a, float b, float c) { return a * b + c; }
+KVPOLICY_OP floats max_or_second(floats a, floats b) { return {a.raw > b.raw ? a.raw : b.raw}; }
+KVPOLICY_OP floats min_or_second(floats a, floats b) { return {a.raw < b.raw ? a.raw : b.raw}; }
+/// Unsigned: entries that a row does not see may be far above its maximum, and their results are dropped.
+KVPOLICY_OP floats scale_by_power(floats p, ints n) {
+  word_vector const bits = __builtin_bit_cast(word_vector, p.raw) + (__builtin_bit_cast(word_vector, n.raw) << 23);
+  return {__builtin_bit_cast(float_vector, bits)};
+}
+KVPOLICY_OP double reduce_add(doubles a) { return a.raw[0] + a.raw[1]; }
+KVPOLICY_OP four reduce_add_each(floats a, floats b, floats c, floats d) {
+  return {float_vector{(a.raw[0] + a.raw[1]) + (a.raw[2] + a.raw[3]), (b.raw[0] + b.raw[1]) + (b.raw[2] + b.raw[3]),
+                       (c.raw[0] + c.raw[1]) + (c.raw[2] + c.raw[3]), (d.raw[0] + d.raw[1]) + (d.raw[2] + d.raw[3])}};
+}
+
+// Comparisons and masks
+
+KVPOLICY_OP mask operator>(ints a, ints b) { return {a.raw > b.raw}; }
+KVPOLICY_OP mask operator==(floats a, floats b) { return {a.raw == b.raw}; }
+KVPOLICY_OP mask operator<(floats a, floats b) { return {a.raw < b.raw}; }
+KVPOLICY_OP mask operator<=(floats a, floats b) { return {a.raw <= b.raw}; }
+KVPOLICY_OP mask not_less(floats a, floats b) { return {~(a.raw < b.raw)}; }
+KVPOLICY_OP mask either_is_nan(floats a, floats b) { return {(a.raw != a.raw) | (b.raw != b.raw)}; }
+KVPOLICY_OP mask operator&(mask a, mask b) { return {a.raw & b.raw}; }
+KVPOLICY_OP mask operator|(mask a, mask b) { return {a.raw | b.raw}; }
+KVPOLICY_OP mask operator!(mask a) { return {~a.raw}; }
+KVPOLICY_OP bool any(mask a) { return (a.raw[0] | a.raw[1] | a.raw[2] | a.raw[3]) != 0; }
+KVPOLICY_OP unsigned bits_of(mask a) {
+  return static_cast<unsigned>((a.raw[0] & 1) | (a.raw[1] & 2) | (a.raw[2] & 4) | (a.raw[3] & 8));
+}
+KVPOLICY_OP ints choose(mask which, ints yes, ints no) { return {which.raw ? yes.raw : no.raw}; }
+KVPOLICY_OP floats choose(mask which, floats yes, floats no) { return {which.raw ? yes.raw : no.raw}; }
+KVPOLICY_OP floats choose_or_zero(mask which, floats some) {
+  return {__builtin_bit_cast(float_vector, __builtin_bit_cast(int_vector, some.raw) & which.raw)};
+}
+
+// Words of 32 entries
+
+KVPOLICY_OP std::uint32_t sign_bits(int const* numbers, int less) {
   std::uint32_t signs = 0;
   for (int i = 0; i < 32; ++i)
     signs |= (static_cast<std::uint32_t>(numbers[i]) - static_cast<std::uint32_t>(less)) >> 31 << i;
   return signs;
 }
 /// A product gathers eight marks in its highest byte, where the lowest byte of a word is that of the first mark.
-[[gnu::always_inline]] inline std::uint32_t marked_of(unsigned char const* marks) {
+KVPOLICY_OP std::uint32_t nonzero_bits(unsigned char const* marks) {
   std::uint32_t marked = 0;
   for (int i = 0; i < 32; i += 8) {
     std::uint64_t some = 0;
@@ -94,140 +164,4 @@ using padded = zero_padded<Bytes>;
     marked |= static_cast<std::uint32_t>(some * 0x0102040810204080u >> 56) << i;
   }
   return marked;
-}
-
-// Comparisons: masks have all bits of the numbers for which they are true
-
-struct mask {
-  typename vector_of<width>::ints of;
-};
-[[gnu::always_inline]] inline ints load_as(ints, int const* from) {
-  ints made;
-  load_raw(made.of, from);
-  in_register(made.of);
-  return made;
-}
-[[gnu::always_inline]] inline ints same_as(ints, int value) { return {typename vector_of<width>::ints{} + value}; }
-[[gnu::always_inline]] inline ints counting_as(ints, int first) {
-  return {typename vector_of<width>::ints{0, 1, 2, 3} + first};
-}
-[[gnu::always_inline]] inline void store(ints some, int* to) { store_raw(some.of, to); }
-[[gnu::always_inline]] inline ints operator+(ints a, ints b) { return {a.of + b.of}; }
-[[gnu::always_inline]] inline mask operator>(ints a, ints b) { return {a.of > b.of}; }
-[[gnu::always_inline]] inline mask operator==(floats a, floats b) { return {a.of == b.of}; }
-[[gnu::always_inline]] inline mask operator<(floats a, floats b) { return {a.of < b.of}; }
-[[gnu::always_inline]] inline mask operator<=(floats a, floats b) { return {a.of <= b.of}; }
-/// Whether a number of either is NaN.
-[[gnu::always_inline]] inline mask unordered(floats a, floats b) { return {(a.of != a.of) | (b.of != b.of)}; }
-[[gnu::always_inline]] inline mask operator&(mask a, mask b) { return {a.of & b.of}; }
-[[gnu::always_inline]] inline mask operator|(mask a, mask b) { return {a.of | b.of}; }
-[[gnu::always_inline]] inline mask operator!(mask a) { return {~a.of}; }
-[[gnu::always_inline]] inline bool any(mask a) { return (a.of[0] | a.of[1] | a.of[2] | a.of[3]) != 0; }
-/// Bit i is that of number i.
-[[gnu::always_inline]] inline unsigned bits_of(mask a) {
-  return static_cast<unsigned>((a.of[0] & 1) | (a.of[1] & 2) | (a.of[2] & 4) | (a.of[3] & 8));
-}
-[[gnu::always_inline]] inline ints choose(mask which, ints yes, ints no) { return {which.of ? yes.of : no.of}; }
-[[gnu::always_inline]] inline floats choose(mask which, floats yes, floats no) { return {which.of ? yes.of : no.of}; }
-[[gnu::always_inline]] inline float least_of(floats a) {
-  float const low = a.of[0] < a.of[1] ? a.of[0] : a.of[1], high = a.of[2] < a.of[3] ? a.of[2] : a.of[3];
-  return low < high ? low : high;
-}
-
-// Logits and softmax
-
-/// Four numbers, whatever the width: the rows of a small block.
-struct four {
-  typename vector_of<4>::floats of;
-};
-/// True if `scale_by_power` takes whole numbers as floats: then `nearest` rounds in two operations.
-constexpr bool has_scaling = false;
-
-[[gnu::always_inline]] inline floats load_floats(void const* from) {
-  floats made;
-  load_raw(made.of, from);
-  return made;
-}
-[[gnu::always_inline]] inline floats load_bf16(std::byte const* from) {
-  using words = typename vector_of<width>::words;
-  typename vector_of<width>::halves some;
-  load_raw(some, from);
-  return {__builtin_bit_cast(typename vector_of<width>::floats, __builtin_convertvector(some, words) << 16)};
-}
-[[gnu::always_inline]] inline void store(floats some, float* to) { store_raw(some.of, to); }
-[[gnu::always_inline]] inline floats repeated(float value) {
-  return {typename vector_of<width>::floats{value, value, value, value}};
-}
-/// Four numbers, again and again.
-[[gnu::always_inline]] inline floats repeated(four some) { return {some.of}; }
-[[gnu::always_inline]] inline floats repeated_four(void const* from) { return load_floats(from); }
-/// Numbers 4 I to 4 I + 3 of a vector.
-template <int I>
-[[gnu::always_inline]] inline four quarter(floats some) {
-  return four{some.of};  // nvcc 13 loses the braces of a template without the type
-}
-/// a b + c: one operation, which rounds once, where there is one.
-[[gnu::always_inline]] inline floats mul_add(floats a, floats b, floats c) { return {a.of * b.of + c.of}; }
-[[gnu::always_inline]] inline float mul_add(float a, float b, float c) { return a * b + c; }
-/// b if one of them is NaN, and where both are zero.
-[[gnu::always_inline]] inline floats larger(floats a, floats b) { return {a.of > b.of ? a.of : b.of}; }
-[[gnu::always_inline]] inline floats smaller(floats a, floats b) { return {a.of < b.of ? a.of : b.of}; }
-
-/// True also of NaN.
-[[gnu::always_inline]] inline mask not_below(floats a, floats b) { return {~(a.of < b.of)}; }
-/// Zero elsewhere.
-[[gnu::always_inline]] inline floats only(mask which, floats some) {
-  using bits = typename vector_of<width>::ints;
-  return {__builtin_bit_cast(typename vector_of<width>::floats, __builtin_bit_cast(bits, some.of) & which.of)};
-}
-
-/// The whole numbers below, towards zero, and what they are as floats; p 2^n.
-[[gnu::always_inline]] inline ints truncated(floats a) {
-  return {__builtin_convertvector(a.of, typename vector_of<width>::ints)};
-}
-[[gnu::always_inline]] inline floats as_floats(ints a) {
-  return {__builtin_convertvector(a.of, typename vector_of<width>::floats)};
-}
-/// Unsigned: entries that a row does not see may be far above its maximum, and their results are dropped.
-[[gnu::always_inline]] inline floats scale_by_power(floats p, ints n) {
-  using words = typename vector_of<width>::words;
-  words const bits = __builtin_bit_cast(words, p.of) + (__builtin_bit_cast(words, n.of) << 23);
-  return {__builtin_bit_cast(typename vector_of<width>::floats, bits)};
-}
-/// The sum of each of four vectors, added in an order of the instruction set's own.
-[[gnu::always_inline]] inline four sums_of_four(floats a, floats b, floats c, floats d) {
-  using numbers = typename vector_of<4>::floats;
-  return {numbers{(a.of[0] + a.of[1]) + (a.of[2] + a.of[3]), (b.of[0] + b.of[1]) + (b.of[2] + b.of[3]),
-                  (c.of[0] + c.of[1]) + (c.of[2] + c.of[3]), (d.of[0] + d.of[1]) + (d.of[2] + d.of[3])}};
-}
-
-// Selections and pools
-
-[[gnu::always_inline]] inline floats operator/(floats a, float by) { return {a.of / by}; }
-
-// Rows of keys, of weights and of new tokens
-
-/// Vector i gets number i of `width` rows. Row r begins at row(r).
-template <class Row>
-[[gnu::always_inline]] inline void load_columns(Row const& row, floats (&column)[4]) {
-  floats const a = load_floats(row(0)), b = load_floats(row(1)), c = load_floats(row(2)), d = load_floats(row(3));
-  for (int i = 0; i < 4; ++i) column[i].of = typename vector_of<width>::floats{a.of[i], b.of[i], c.of[i], d.of[i]};
-}
-[[gnu::always_inline]] inline ints raw_bits(floats a) {
-  return {__builtin_bit_cast(typename vector_of<width>::ints, a.of)};
-}
-[[gnu::always_inline]] inline floats load_f16(std::byte const* from) {
-  using ints_of = typename vector_of<width>::ints;
-  typename vector_of<width>::halves some;
-  load_raw(some, from);
-  ints_of const wide = __builtin_convertvector(some, ints_of);
-  floats const size = f16_magnitudes((wide & 0x7FFF) << 13);
-  return {__builtin_bit_cast(typename vector_of<width>::floats, raw_bits(size).of | (wide >> 15 << 31))};
-}
-/// Rounded to nearest even; a NaN stays one.
-[[gnu::always_inline]] inline void store_f16(floats a, std::byte* to) {
-  for (int i = 0; i < width; ++i) store(codec::f16, a.of[i], to + 2 * i);
-}
-[[gnu::always_inline]] inline void store_bf16(floats a, std::byte* to) {
-  for (int i = 0; i < width; ++i) store(codec::bf16, a.of[i], to + 2 * i);
 }
