@@ -158,6 +158,10 @@ def test_positions_are_known_of_caches_that_the_block_has_read():
         assert [one.tolist() for one in eviction.positions(cache)] == [eviction.kept.lane(layer, 0, head).tolist() for layer in range(2) for head in range(2)]
         model(input_ids=torch.tensor([[7]]), past_key_values=cache)
         assert all(len(one) == 21 and one[-1] == 50 for one in eviction.positions(cache))
+    with kvpolicy.hf.evict(model, "knorm | budget(20, scope=layer)") as eviction:  # lanes of unequal lengths
+        model(input_ids=torch.arange(50)[None], past_key_values=(cache := DynamicCache(config=model.config)))
+        lanes = [eviction.kept.lane(layer, 0, head).tolist() for layer in range(2) for head in range(2)]
+        assert len({len(one) for one in lanes}) > 1 and [one.tolist() for one in eviction.positions(cache)] == lanes
 
 
 def test_layers_that_are_not_cut_count_in_memory_only():
