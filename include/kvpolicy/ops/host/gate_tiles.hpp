@@ -36,7 +36,7 @@ class gate_block {
   gate_block(host_executor const& exec, float* packed)
       : products_(exec.simd_level()), transpose_(transpose_of_isa[exec.simd_level()].rows), packed_(packed) {}
 
-  /// Packs `units` rows of weights, which are `stride` floats apart, as packed[column][unit], with zeros behind the
+  /// Packs `units` rows of weights, which are `stride` floats apart, as packed[column][unit], with zeros after the
   /// last unit.
   void pack(float const* from, std::int64_t stride, int units, int columns) {
     columns_ = columns;

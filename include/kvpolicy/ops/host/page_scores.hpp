@@ -128,8 +128,8 @@ class page_products {
     }
     for (int p = 0; p < pages; p += keys_of_a_tile) {
       for (int b = 0; b < there; ++b) {
-        int const count = logits[b].take(p, pages);
-        logits[b].tile(block[b], count, values_);
+        int const count = logits[b].load_tile(p, pages);
+        logits[b].multiply_tile(block[b], count, values_);
         block[b].softmax->reduce({values_, p, count, block[b].visible, block[b].scale}, how == reduction::max,
                                  begin + b > 0, out + p);
       }

@@ -24,7 +24,7 @@ KVPOLICY_OP void prefetch_here(std::byte const* line) {
 /// there is work between its reads.
 inline constexpr std::uintptr_t bytes_ahead = 8192;
 
-/// Prefetches the line that a stream reads `bytes_ahead` after this one. It may be behind the stream's end.
+/// Prefetches the line that a stream reads `bytes_ahead` after this one. It may be after the stream's end.
 KVPOLICY_OP void prefetch_stream(void const* now) {
   prefetch_here(reinterpret_cast<std::byte const*>(reinterpret_cast<std::uintptr_t>(now) + bytes_ahead));
 }

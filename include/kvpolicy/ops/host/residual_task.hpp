@@ -194,7 +194,7 @@ class residual_task {
     float const* from = features_ + std::ptrdiff_t{e} * head_.dims;
     for (int i = 0; i < rows_at(e); ++i, from += head_.dims) std::copy_n(from, head_.dims, joined_ + i * stride);
   }
-  /// Puts the contexts behind them.
+  /// Puts the contexts after them.
   void join_contexts(int e) {
     for (int i = 0; i < rows_at(e); ++i) {
       float* to = joined_ + i * folded_.hidden.in + head_.dims;

@@ -61,7 +61,7 @@ int make_keys(score_view const& scores, Rule const& rule, int segment, int budge
 }
 
 /// Writes the ordinals, from `first` on, of the forced keys, of those above a cut, and of the first `at.ties` at it. It
-/// returns their number, and reduces `at.ties` by those that it wrote. Each is written behind its key, or in its place.
+/// returns their number, and reduces `at.ties` by those that it wrote. Each is written after its key, or in its place.
 inline int emit_above(std::uint32_t const* keys, int count, cut& at, int* to, int first = 0) {
   int kept = 0;
   for (int e = 0; e < count; ++e) {

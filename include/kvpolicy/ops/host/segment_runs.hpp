@@ -49,8 +49,8 @@ struct segment_run {
   [[nodiscard]] int best() const { return std::clamp(budget - forced(), 0, candidates()); }
   [[nodiscard]] int kept() const { return triggered ? forced() + best() : count; }
 
-  /// Writes the kept ordinals to `to`, and nothing behind them. `temp_storage` has as many elements as there are
-  /// candidates, and may be the memory behind the first forced ordinals.
+  /// Writes the kept ordinals to `to`, and nothing after them. `temp_storage` has as many elements as there are
+  /// candidates, and may be the memory after the first forced ordinals.
   void list(select_kernels const& kernels, float const* scores, std::uint32_t* temp_storage, int* to,
             row_prefetcher ahead, report& found) const {
     found.over_budget += kept() > budget ? 1 : 0;

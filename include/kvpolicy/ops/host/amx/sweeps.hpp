@@ -65,7 +65,7 @@ struct amx_sweeps {
   struct lines_prefetcher {
     tile_prefetcher tile;
     int each;
-    int left;  ///< lines; behind the last one there is no address
+    int left;  ///< lines; after the last one there is no address
 
     KVPOLICY_OP void next() {
       int const some = std::min(each, left);

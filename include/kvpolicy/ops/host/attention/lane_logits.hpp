@@ -13,6 +13,9 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
+/// Multiplies packed query rows by the keys of a lane, a tile of keys at a time: `pack` packs rows into a block,
+/// `load_tile` finds a tile's keys, and `multiply_tile` writes its logits. `multiply_range` does both for a range of
+/// entries.
 class lane_logits {
  public:
   static constexpr int storage = 4;  ///< blocks that can be packed at the same time
@@ -28,7 +31,7 @@ class lane_logits {
       : simd_level_(exec.simd_level()),
         keys_(&from),
         rows_(&rows),
-        lanes_(this_lane),
+        lane_(this_lane),
         range_(range),
         dims_(from.rows.channels) {
     auto const d = static_cast<std::size_t>(dims_);
@@ -38,7 +41,7 @@ class lane_logits {
     at_ = lane_rows(from, this_lane);
     scale_ = scale_of(from.logits, dims_);
     soft_cap_ = from.logits.soft_cap;
-    by_ = choose();
+    by_ = choose_kernel();
   }
 
   [[nodiscard]] isa simd_level() const { return simd_level_; }
@@ -63,7 +66,7 @@ class lane_logits {
                 0.0f);
     std::fill_n(block.sink, most_rows, row_block::no_sink);
     for (int i = 0; i < count; ++i) {
-      load(first + i);
+      read_row(first + i);
       pack_row(by_, row_, dims_, i, block);
       if (has_sinks()) block.sink[i] = sink((first + i) / range_.count);
     }
@@ -71,7 +74,7 @@ class lane_logits {
 
   /// The sink logit of a query head of the group.
   [[nodiscard]] float sink(int of_head) const {
-    return keys_->logits.sinks.at(lanes_.layer, lanes_.head * range_.group + of_head);
+    return keys_->logits.sinks.at(lane_.layer, lane_.head * range_.group + of_head);
   }
   /// The sink logits of the group, reduced as its logits are.
   [[nodiscard]] float group_sink(reduction how) const {
@@ -83,63 +86,66 @@ class lane_logits {
 
   /// Makes the keys of entries [first, first + tile) the current tile, and returns how many of them are below `end`.
   /// The addresses of the next tile are computed too, so that it can be prefetched.
-  int take(int first, int end) {
+  int load_tile(int first, int end) {
     int const count = std::min(keys_of_a_tile, end - first);
-    int const there = std::min(2 * keys_of_a_tile, end - first);
-    int known = 0;
-    if (first == behind_ && end == end_) {
-      known = std::min(keys_of_a_tile, there);
-      std::copy_n(next_, known, address_);
+    int const available = std::min(2 * keys_of_a_tile, end - first);
+    int reused = 0;
+    if (first == next_first_ && end == end_) {
+      reused = std::min(keys_of_a_tile, available);
+      std::copy_n(next_addresses_, reused, address_);
     }
-    at_.find(first + known, first + there, address_ + known);
-    std::fill(address_ + there, address_ + 2 * keys_of_a_tile, address_[there - 1]);
-    behind_ = first + keys_of_a_tile;
+    at_.find(first + reused, first + available, address_ + reused);
+    std::fill(address_ + available, address_ + 2 * keys_of_a_tile, address_[available - 1]);
+    next_first_ = first + keys_of_a_tile;
     end_ = end;
-    std::copy_n(address_ + keys_of_a_tile, keys_of_a_tile, next_);
+    std::copy_n(address_ + keys_of_a_tile, keys_of_a_tile, next_addresses_);
     if (reads_keys()) return count;
-    tile_prefetcher next{next_, dims_ * bytes_of(keys_->rows.element)};
+    tile_prefetcher next{next_addresses_, dims_ * bytes_of(keys_->rows.element)};
     for (int k = 0; k < count; ++k) {
       for (int at = 0; at < next.bytes; at += 64) next.next();
       convert_row(simd_level_, keys_->rows.element, static_cast<std::byte const*>(address_[k]),
                   keys_->rows.channel_stride, dims_, tile_ + k * dims_);
     }
     if (keys_->rows.scales.data != nullptr) {
-      for (int k = 0; k < count; ++k) scale_row(keys_->scale(lanes_, first + k), dims_, tile_ + k * dims_);
+      for (int k = 0; k < count; ++k) scale_row(keys_->scale(lane_, first + k), dims_, tile_ + k * dims_);
     }
     for (int k = 0; k < keys_of_a_tile; ++k) address_[k] = tile_ + std::min(k, count - 1) * dims_;
     return count;
   }
 
-  /// Holds what the products of some blocks need: a thread's tile registers, if they are used.
-  class in_use {
+  /// A thread's tile registers, if the products of some blocks use them.
+  class tile_registers {
    public:
-    explicit in_use(product_kernels const* of) : of_(of) {
+    explicit tile_registers(product_kernels const* of) : of_(of) {
       if (of_ != nullptr) of_->begin_tiles();
     }
-    in_use(in_use const&) = delete;
-    in_use& operator=(in_use const&) = delete;
-    ~in_use() {
+    tile_registers(tile_registers const&) = delete;
+    tile_registers& operator=(tile_registers const&) = delete;
+    ~tile_registers() {
       if (of_ != nullptr) of_->end_tiles();
     }
 
    private:
     product_kernels const* of_;
   };
-  [[nodiscard]] in_use use(row_block const& block) const { return in_use(uses_tiles() ? block.products : nullptr); }
+  [[nodiscard]] tile_registers acquire(row_block const& block) const {
+    return tile_registers(uses_tiles() ? block.products : nullptr);
+  }
 
-  /// Computes the logits of the first `count` keys of the current tile and a block's rows, which are in use.
-  void tile(row_block const& block, int count, float* to) const {
+  /// Computes the logits of the first `count` keys of the current tile and a block's rows, whose registers are
+  /// acquired.
+  void multiply_tile(row_block const& block, int count, float* to) const {
     block.products->of(by_)(address_, count, dims_, block.packed, scale_, to);
     if (soft_cap_ > 0) block.softmax->cap(to, count * block.rows, soft_cap_);
   }
 
   /// Computes the logits of entries [begin, end), and writes them to `to`. Entries from `end` to `last` come next, and
   /// are prefetched; `end` is `last`, or whole tiles are before it.
-  void all(row_block const& block, int begin, int end, int last, float* to) {
-    in_use const kernels = use(block);
+  void multiply_range(row_block const& block, int begin, int end, int last, float* to) {
+    tile_registers const registers = acquire(block);
     for (int e = begin; e < end; e += keys_of_a_tile) {
-      int const count = take(e, last);
-      tile(block, count, to + static_cast<std::ptrdiff_t>(e - begin) * block.rows);
+      int const count = load_tile(e, last);
+      multiply_tile(block, count, to + static_cast<std::ptrdiff_t>(e - begin) * block.rows);
     }
   }
 
@@ -148,9 +154,9 @@ class lane_logits {
 
   /// One pass of some blocks of rows over entries [0, end): the first one if `mass` is null.
   void sweep(row_block const& of, swept_rows const* rows, int blocks, int end, float* mass) {
-    in_use const kernels = use(of);
+    tile_registers const registers = acquire(of);
     for (int e = 0; e < end; e += keys_of_a_tile) {
-      int const count = take(e, end);
+      int const count = load_tile(e, end);
       float* const to = mass == nullptr ? nullptr : mass + e;
       of.products->sweep_bf16({address_, e, count, dims_, scale_, tile_, to}, rows, blocks);
     }
@@ -179,7 +185,10 @@ class lane_logits {
            by_ == product_kernel::tiles_f16;
   }
 
-  product_kernel choose() {
+  /// AMX: tiles, for 16-bit keys and more than 4 rows. Other blocks of more than 4 rows: columns, in bf16 pairs if keys
+  /// and rows are bf16 and the processor has them. 4 rows or fewer: quads in bf16 pairs; then rows, with 16-bit keys
+  /// that are converted as they are read; then float quads, which only AVX-512 has; then rows.
+  product_kernel choose_kernel() {
     bool const bf16 = simd_level_ >= isa::avx512_bf16 && keys_->rows.element == codec::bf16 && keys_->rows.contiguous();
     if (!are_few() && simd_level_ == isa::amx) {
       if (bf16) return rows_are_bf16() ? product_kernel::tiles_bf16 : product_kernel::tiles_bf16_parts;
@@ -202,9 +211,9 @@ class lane_logits {
   }
 
   /// Loads row i of the range into row_.
-  void load(int i) {
-    int const row = rows_->stored(lanes_, range_.begin + i % range_.count);
-    std::byte const* const from = rows_->at(lanes_, lanes_.head * range_.group + i / range_.count, row);
+  void read_row(int i) {
+    int const row = rows_->stored(lane_, range_.begin + i % range_.count);
+    std::byte const* const from = rows_->at(lane_, lane_.head * range_.group + i / range_.count, row);
     load_row(rows_->element, from, bytes_of(rows_->element), dims_, row_);
   }
 
@@ -212,7 +221,7 @@ class lane_logits {
   bool rows_are_bf16() {
     if (rows_->element == codec::bf16) return true;
     for (int i = 0; i < range_.count * range_.group; ++i) {
-      load(i);
+      read_row(i);
       for (int d = 0; d < dims_; ++d) {
         if ((same_bits<std::uint32_t>(row_[d]) & 0xFFFFu) != 0) return false;
       }
@@ -223,12 +232,12 @@ class lane_logits {
   isa simd_level_ = isa::portable;
   keys const* keys_ = nullptr;
   query_view const* rows_ = nullptr;
-  lane lanes_{};
+  lane lane_{};
   row_range range_{};
   int dims_ = 0;
   product_kernel by_ = product_kernel::rows_interleaved;
   lane_rows at_{};
-  int behind_ = -1;  ///< the first entry behind the current tile; `next_` is its tile
+  int next_first_ = -1;  ///< the first entry of the tile after the current one
   int end_ = 0;
   float scale_ = 0;
   float soft_cap_ = 0;  ///< 0: none
@@ -236,7 +245,8 @@ class lane_logits {
   float* tile_ = nullptr;
   float* row_ = nullptr;
   void const* address_[2 * keys_of_a_tile] = {};
-  void const* next_[keys_of_a_tile] = {};
+  void const* next_addresses_[keys_of_a_tile] =
+      {};  ///< of the tile from entry `next_first_` on; the last call computed it
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

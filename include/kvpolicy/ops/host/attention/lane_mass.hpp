@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/host/attention/lane_logits.hpp>
 #include <kvpolicy/ops/host/attention/row_sweeps.hpp>
@@ -11,11 +10,11 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The attention mass of one lane. Row i is row i % rows of query head i / rows of the group.
+/// The attention mass of one lane. Row i is row `i % count_` of the group's query head `i / count_`.
 class lane_mass {
  public:
-  static constexpr int most_stretches = 64;
-  static constexpr int most_stored = 6144;  ///< entries whose logits, 768 KiB a block, stay in a second-level cache
+  static constexpr int most_stretches = 64;  ///< for as many `scales_` has memory
+  static constexpr int most_stored = 6144;   ///< entries whose logits, 768 KiB a block, stay in a second-level cache
 
   static std::size_t scratch(shape const& model, int bound) {
     auto const n = static_cast<std::size_t>(bound);
@@ -28,7 +27,7 @@ class lane_mass {
             score_view const& scores, lane this_lane, std::span<std::byte> memory)
       : rows_(rows),
         how_(how),
-        lanes_(this_lane),
+        lane_(this_lane),
         group_(rows.heads / scores.lanes.heads),
         position_(scores.lanes.position.row(this_lane)),
         candidate_(how.domain == key_domain::candidates ? scores.rows.row(this_lane) : nullptr) {
@@ -36,18 +35,18 @@ class lane_mass {
     newest_ = scores.lanes.newest(this_lane);
     scratch_arena arena(memory);
     auto const n = static_cast<std::size_t>(scores.lanes.capacity);
-    block_ = arena.take<float>(most_rows * n);
+    logits_ = arena.take<float>(most_rows * n);
     total_ = arena.take<float>(n);
     scales_ = arena.take<float>(most_rows * most_stretches);
     choose_rows();
-    logits_ = lane_logits(exec, from, rows, this_lane, {begin_, count_, group_}, arena);
+    products_ = lane_logits(exec, from, rows, this_lane, {begin_, count_, group_}, arena);
   }
 
   /// How many lanes' masses the scratch of one worker can store beside the current block. Blocks of 16 rows use only
   /// half of the memory of the larger block.
   static int totals(attention_mass_options const& how, query_view const& rows, int group) {
-    bool const one_operation = group == 1 || rows.rows == 1 || kind_of(how.rows) == kind_of(how.group);
-    bool const small = one_operation && how.order != reduction_order::group_on_logits && rows.rows * group <= 16;
+    bool const common_reduction = group == 1 || rows.rows == 1 || kind_of(how.rows) == kind_of(how.group);
+    bool const small = common_reduction && how.order != reduction_order::group_on_logits && rows.rows * group <= 16;
     return small ? most_rows - 16 : 1;
   }
   /// The memory of the i-th of `of` masses.
@@ -61,8 +60,8 @@ class lane_mass {
     total_ = total;
     std::fill_n(total_, entries_, 0.0f);
     if (count_ > 0) {
-      if (auto const only = one_operation(); only != reduction::last) {
-        has_sums() ? one_sweep(only) : one_reduction(only);
+      if (auto const only = common_reduction(); only != reduction::last) {
+        lse_is_given() ? reduce_with_lse(only) : reduce_in_any_order(only);
       } else {
         how_.order == reduction_order::rows_then_group ? rows_first() : group_first();
       }
@@ -74,7 +73,7 @@ class lane_mass {
 
  private:
   [[nodiscard]] bool sees_all() const { return rows_.position.data == nullptr; }
-  [[nodiscard]] int position_of(int row) const { return rows_.position.row(lanes_)[rows_.stored(lanes_, row)]; }
+  [[nodiscard]] int position_of(int row) const { return rows_.position.row(lane_)[rows_.stored(lane_, row)]; }
 
   /// The number of entries at positions below `limit`. Visible entries are a prefix: positions ascend, or
   /// (`lane_order`) a row sees all entries that are out of order, because it is newer.
@@ -83,7 +82,7 @@ class lane_mass {
   }
 
   void choose_rows() {
-    int end = rows_.valid(lanes_);
+    int end = rows_.valid(lane_);
     while (!sees_all() && end > 0 && position_of(end - 1) > newest_) --end;
     begin_ = how_.last_rows > 0 ? std::max(0, end - how_.last_rows) : 0;
     domain_ = entries_;
@@ -91,6 +90,7 @@ class lane_mass {
     if (how_.rows == reduction::last) begin_ = std::max(begin_, end - 1);
     count_ = std::max(0, end - begin_);
     seen_ = count_ > 0 ? visible(count_ - 1) : 0;
+    // At least 480 entries: 60 KiB of logits for 32 rows.
     int const tiles = (seen_ + keys_of_a_tile - 1) / keys_of_a_tile;
     stretch_ = keys_of_a_tile * std::max(20, (tiles + most_stretches - 1) / most_stretches);
   }
@@ -102,14 +102,14 @@ class lane_mass {
   static reduction kind_of(reduction how) { return how == reduction::max ? reduction::max : reduction::sum; }
 
   /// Sum or max, if one operation reduces all rows of all heads in any order; otherwise `last`.
-  [[nodiscard]] reduction one_operation() const {
+  [[nodiscard]] reduction common_reduction() const {
     if (group_ == 1) return kind_of(how_.rows);
     if (how_.order == reduction_order::group_on_logits) return reduction::last;
     if (count_ == 1 || kind_of(how_.rows) == kind_of(how_.group)) return kind_of(how_.group);
     return reduction::last;
   }
 
-  [[nodiscard]] bool has_sums() const {
+  [[nodiscard]] bool lse_is_given() const {
     return rows_.lse.data != nullptr && domain_ == entries_ && candidate_ == nullptr;
   }
 
@@ -132,20 +132,20 @@ class lane_mass {
     for (int i = 0; i < count; ++i) {
       int const row = (first + i) % count_;
       block.visible[i] = visible(row);
-      if (!has_sums()) continue;
-      int const head = lanes_.head * group_ + (first + i) / count_;
-      block.lse[i] = rows_.lse.at(lanes_, head, rows_.stored(lanes_, begin_ + row));
+      if (!lse_is_given()) continue;
+      int const head = lane_.head * group_ + (first + i) / count_;
+      block.lse[i] = rows_.lse.at(lane_, head, rows_.stored(lane_, begin_ + row));
     }
-    logits_.pack(block, first, count);
+    products_.pack(block, first, count);
   }
 
-  /// Calls visit(view, its first entry) for each stretch of entries that any row sees. A stretch stays in the cache.
+  /// Calls visit(view) for each stretch of entries that any row sees. A stretch stays in the cache.
   template <class Visit>
   void for_each_stretch(row_block& block, float* values, Visit const& visit) {
     float* scale = scales_;
     for (int e = 0; e < seen_; e += stretch_, scale += block.rows) {
       int const count = std::min(stretch_, seen_ - e);
-      visit(block_view{values + static_cast<std::ptrdiff_t>(e) * block.rows, e, count, block.visible, scale}, e);
+      visit(block_view{values + static_cast<std::ptrdiff_t>(e) * block.rows, e, count, block.visible, scale});
     }
   }
 
@@ -155,8 +155,8 @@ class lane_mass {
   template <class Make>
   void softmax(row_block& block, float* values, Make const& make) {
     block.begin_softmax();
-    for_each_stretch(block, values, [&](block_view const& view, int e) {
-      make(view, e);
+    for_each_stretch(block, values, [&](block_view const& view) {
+      make(view);
       leave_out(view, block.rows);
       block.softmax->advance(view, block.row_max, block.sum);
     });
@@ -166,59 +166,59 @@ class lane_mass {
   /// Computes the probabilities of rows [first, first + count) in `values`.
   void probabilities(row_block& block, int first, int count, float* values) {
     fill(block, first, count);
-    auto const logits = [&](block_view const& view, int e) {
-      logits_.all(block, e, e + view.count, seen_, view.values);
+    auto const logits = [&](block_view const& view) {
+      products_.multiply_range(block, view.first, view.first + view.count, seen_, view.values);
     };
-    if (!has_sums()) return softmax(block, values, logits);
-    for_each_stretch(block, values, [&](block_view const& view, int e) {
-      logits(view, e);
-      block.softmax->normalise(view, block.lse);
+    if (!lse_is_given()) return softmax(block, values, logits);
+    for_each_stretch(block, values, [&](block_view const& view) {
+      logits(view);
+      block.softmax->apply_lse(view, block.lse);
     });
   }
 
   /// Reduces a block's rows, and writes the result to `out`, or combines it with `out` if `grow`.
   void reduce(row_block& block, float* values, reduction how, bool grow, float* out) {
-    for_each_stretch(block, values, [&](block_view const& view, int e) {
-      block.softmax->reduce(view, how == reduction::max, grow, out + e);
+    for_each_stretch(block, values, [&](block_view const& view) {
+      block.softmax->reduce(view, how == reduction::max, grow, out + view.first);
     });
   }
 
   /// Reduces all rows with one operation, block by block.
-  void one_reduction(reduction how) {
+  void reduce_in_any_order(reduction how) {
     int const all = count_ * group_;
     if (how == reduction::sum && all > most_rows && seen_ > most_stored && candidate_ == nullptr &&
-        logits_.has_sweeps()) {
+        products_.has_sweeps()) {
       auto const rows = [this](row_block& block, int first, int count) { fill(block, first, count); };
-      return add_mass_by_sweeps(logits_, rows, all, total_);
+      return add_mass_by_sweeps(products_, rows, all, total_);
     }
-    row_block block = logits_.block_storage(0);
+    row_block block = products_.block_storage(0);
     for (int first = 0; first < all; first += block.rows) {
-      block.set_rows(logits_.simd_level(), logits_.rows_for(all - first));
-      probabilities(block, first, std::min(block.rows, all - first), block_);
-      reduce(block, block_, how, first > 0, total_);
+      block.set_rows(products_.simd_level(), products_.rows_for(all - first));
+      probabilities(block, first, std::min(block.rows, all - first), logits_);
+      reduce(block, logits_, how, first > 0, total_);
     }
   }
 
   /// Does the same when LSE is given: the logits of a tile of keys become probabilities and are reduced at once.
   /// Several blocks of rows share a pass over the keys.
-  void one_sweep(reduction how) {
+  void reduce_with_lse(reduction how) {
     int const all = count_ * group_;
     for (int begin = 0; begin < all; begin += lane_logits::storage * most_rows) {
       int const end = std::min(all, begin + lane_logits::storage * most_rows);
       row_block block[lane_logits::storage];
       int blocks = 0;
       for (int first = begin; first < end; first += block[blocks++].rows) {
-        block[blocks] = logits_.block_storage(blocks);
-        block[blocks].set_rows(logits_.simd_level(), logits_.rows_for(end - first));
+        block[blocks] = products_.block_storage(blocks);
+        block[blocks].set_rows(products_.simd_level(), products_.rows_for(end - first));
         fill(block[blocks], first, std::min(block[blocks].rows, end - first));
       }
-      lane_logits::in_use const kernels = logits_.use(block[0]);
+      lane_logits::tile_registers const registers = products_.acquire(block[0]);
       for (int e = 0; e < seen_; e += keys_of_a_tile) {
-        int const keys = logits_.take(e, seen_);
+        int const keys = products_.load_tile(e, seen_);
         for (int b = 0; b < blocks; ++b) {
-          block_view const view{block_, e, keys, block[b].visible, block[b].scale};
-          logits_.tile(block[b], keys, block_);
-          block[b].softmax->normalise(view, block[b].lse);
+          block_view const view{logits_, e, keys, block[b].visible, block[b].scale};
+          products_.multiply_tile(block[b], keys, logits_);
+          block[b].softmax->apply_lse(view, block[b].lse);
           block[b].softmax->reduce(view, how == reduction::max, begin > 0 || b > 0, total_ + e);
         }
       }
@@ -226,13 +226,13 @@ class lane_mass {
   }
 
   void rows_first() {
-    float* const row_sum = block_ + 16 * static_cast<std::ptrdiff_t>(entries_);
-    row_block block = logits_.block_storage(0);
-    block.set_rows(logits_.simd_level(), logits_.rows_for(count_, 16));
+    float* const row_sum = logits_ + 16 * static_cast<std::ptrdiff_t>(entries_);
+    row_block block = products_.block_storage(0);
+    block.set_rows(products_.simd_level(), products_.rows_for(count_, 16));
     for (int h = 0; h < group_; ++h) {
       for (int r = 0; r < count_; r += 16) {
-        probabilities(block, h * count_ + r, std::min(16, count_ - r), block_);
-        reduce(block, block_, how_.rows, r > 0, row_sum);
+        probabilities(block, h * count_ + r, std::min(16, count_ - r), logits_);
+        reduce(block, logits_, how_.rows, r > 0, row_sum);
       }
       for (int e = 0; e < seen_; ++e) fold(total_[e], row_sum[e], how_.group, h == 0);
     }
@@ -240,21 +240,21 @@ class lane_mass {
 
   void group_first() {
     bool const on_logits = how_.order == reduction_order::group_on_logits;
-    float* const combined = block_ + 16 * static_cast<std::ptrdiff_t>(entries_);
-    row_block block = logits_.block_storage(0);
-    block.set_rows(logits_.simd_level(), logits_.rows_for(count_, 16));
+    float* const combined = logits_ + 16 * static_cast<std::ptrdiff_t>(entries_);
+    row_block block = products_.block_storage(0);
+    block.set_rows(products_.simd_level(), products_.rows_for(count_, 16));
     for (int r = 0; r < count_; r += 16) {
       int const count = std::min(16, count_ - r);
       for (int h = 0; h < group_; ++h) {
-        on_logits ? plain_logits(block, h * count_ + r, count) : probabilities(block, h * count_ + r, count, block_);
-        for_each_stretch(block, block_, [&](block_view const& view, int e) {
-          float* const into = combined + static_cast<std::ptrdiff_t>(e) * block.rows;
+        on_logits ? plain_logits(block, h * count_ + r, count) : probabilities(block, h * count_ + r, count, logits_);
+        for_each_stretch(block, logits_, [&](block_view const& view) {
+          float* const into = combined + static_cast<std::ptrdiff_t>(view.first) * block.rows;
           block.softmax->gather_head(view, how_.group == reduction::max, h > 0, into);
         });
       }
       scale_all(1);
-      if (on_logits && logits_.has_sinks()) std::fill_n(block.sink, count, logits_.group_sink(how_.group));
-      if (on_logits) softmax(block, combined, [](block_view const&, int) {});
+      if (on_logits && products_.has_sinks()) std::fill_n(block.sink, count, products_.group_sink(how_.group));
+      if (on_logits) softmax(block, combined, [](block_view const&) {});
       reduce(block, combined, how_.rows, r > 0, total_);
     }
   }
@@ -262,7 +262,7 @@ class lane_mass {
   /// Computes the logits of rows [first, first + count). For a mean over the group, their scale is 1 / group.
   void plain_logits(row_block& block, int first, int count) {
     fill(block, first, count);
-    logits_.all(block, 0, seen_, seen_, block_);
+    products_.multiply_range(block, 0, seen_, seen_, logits_);
     scale_all(how_.group == reduction::mean ? 1.0f / static_cast<float>(group_) : 1.0f);
   }
 
@@ -280,7 +280,7 @@ class lane_mass {
 
   query_view const& rows_;
   attention_mass_options const& how_;
-  lane lanes_;
+  lane lane_;
   int group_;
   int const* position_;
   float const* candidate_;  ///< -inf for an entry that is not a candidate; null: all are
@@ -291,10 +291,10 @@ class lane_mass {
   int domain_ = 0;   ///< entries over which softmax runs
   int seen_ = 0;     ///< entries that any row sees
   int stretch_ = 1;  ///< entries whose block of logits stays in the cache until they are probabilities
-  float* block_ = nullptr;
+  float* logits_ = nullptr;
   float* total_ = nullptr;
   float* scales_ = nullptr;  ///< per stretch and row: the factor that turns values into probabilities
-  lane_logits logits_{};
+  lane_logits products_{};
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

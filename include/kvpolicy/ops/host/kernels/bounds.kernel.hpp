@@ -34,7 +34,7 @@ KVPOLICY_OP void bound_channels(std::byte const* const* rows, int count, int d, 
   });
 }
 
-/// The last vectors may take some channels again.
+/// The last vectors are moved back to end at `dims`, and compute some channels twice.
 template <class Number>
 inline void bound(std::byte const* const* rows, int count, int dims, bool overwrite, Number* high, Number* low) {
   constexpr int one = 4 * width / static_cast<int>(sizeof(Number));

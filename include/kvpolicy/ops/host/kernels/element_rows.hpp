@@ -13,16 +13,16 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 inline constexpr int rows_at_a_time = 8;  ///< more rows at a time are too many streams for a processor to follow
 
-/// to[d] = ((to[d] + rows[0][d]) + rows[1][d]) + ..., of `count` rows of `dims` contiguous elements each. The rows may
-/// begin at any address. With every line of a row a line of the row `ahead` at the same index is prefetched. Rows
-/// `ahead` are not read.
+/// A function is given `count` rows of `dims` contiguous elements each, which may begin at any address. With every line
+/// of a row a line of the row `ahead` at the same index is prefetched. Rows `ahead` are not read.
 struct element_rows_kernels {
+  /// to[d] = ((to[d] + rows[0][d]) + rows[1][d]) + ...
   using function = void (*)(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims,
                             float* to);
   function f32 = nullptr;
   function f16 = nullptr;
   function bf16 = nullptr;
-  /// to[d] = the highest of to[d] and the rows, which are floats. A NaN stays.
+  /// to[d] = the maximum of to[d] and the rows, which are floats. A NaN stays.
   function max_f32 = nullptr;
   /// to[d] += (((0 + rows[0][d]) + rows[1][d]) + ...) / divisor, of 1 to `rows_at_a_time` rows.
   using sum_function = void (*)(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims,

@@ -21,8 +21,8 @@ struct gates_kernels {
   void (*rms_normalise)(float* row, int dims, float const* by) = nullptr;
   /// row[u] = silu(row[u] + bias[u]); `units` is a multiple of the block size.
   void (*activate)(float* row, int units, float const* bias) = nullptr;
-  /// out[u] = sum over c of row[c] * weights of unit u [c], in the order of the columns, as in the products of blocks:
-  /// a row alone has the same bits as among others. Weights are read once, where they are.
+  /// out[u] = sum over c of row[c] * weights of unit u [c]. The sum runs in the order of the columns, as in the
+  /// products of blocks, so a row gives the same bits alone and among others. Weights are not packed.
   void (*sum_units)(unit_weights const& weights, float const* row, float* out) = nullptr;
 };
 

@@ -1,10 +1,10 @@
 // Lists of ordinals: kernels/listing.hpp says what they promise. All of them list the set bits of words of 32 entries.
 
-/// Lists the entries from e on whose bits are set, behind the `at` ordinals that are listed, and returns how many are
-/// listed then. Nothing is written from the place `end` of the list on. `Vector` is `ints`, a parameter so that a
-/// compiler does not look for operations that it lacks.
-template <class Vector>
-KVPOLICY_OP int list_word(Vector kind, std::uint32_t word, int e, int at, int end, int* to) {
+/// Lists the entries from e on whose bits are set, after the `at` ordinals that are listed, and returns how many are
+/// listed then. Nothing is written from the place `end` of the list on. The kind is a parameter so that a compiler does
+/// not look for operations that portable code lacks.
+template <class Kind>
+KVPOLICY_OP int list_word(Kind kind, std::uint32_t word, int e, int at, int end, int* to) {
   if constexpr (has_integers) {
     auto ordinals = iota(kind, e);
     for (int i = 0; i < 32; i += width, word >>= width) {
@@ -20,7 +20,7 @@ KVPOLICY_OP int list_word(Vector kind, std::uint32_t word, int e, int at, int en
   return at;
 }
 
-/// The bits of the rows from r on whose number is not below `least`. Rows behind the last one have none.
+/// The bits of the rows from r on whose number is at least `least`. Rows after the last one have none.
 KVPOLICY_OP std::uint32_t counting_rows(int const* numbers, int count, int least, int r) {
   if (r + 32 <= count) return ~sign_bits(numbers + r, least);
   int rest[32];
@@ -37,7 +37,8 @@ inline int list_rows(int const* numbers, int count, int least, int* to) {
   return at;
 }
 
-/// As many ordinals as marks were read end before the marks that are still to be read, where these are the last bytes.
+/// The marks may be the last bytes of `to`. After reading n marks at most n ordinals are written, and these end before
+/// the next mark.
 inline int list_marked(unsigned char const* marks, int count, int* to) {
   int at = 0, e = 0;
   for (; e + 32 <= count; e += 32) at = list_word(vector_tag{}, nonzero_bits(marks + e), e, at, count, to);

@@ -1,7 +1,8 @@
 // Products of keys and blocks of query rows, for each instruction set.
 //
-// A block has 4, 16 or 32 rows. Of large blocks a key is multiplied by all rows at once, number by number, so that no
-// step adds across a vector. Of few rows a vector has several numbers of a row.
+// A block has 4, 16 or 32 rows. With 16 or 32 rows a vector holds one channel of `width` rows, and each channel of a
+// key is broadcast: no step adds across a vector. With 4 rows a vector holds several channels of one row (`rows`), or
+// four channels of each row (`quads`).
 #pragma once
 
 #include <kvpolicy/ops/host/amx/row_tiles.hpp>
@@ -24,10 +25,9 @@ enum class product_kernel {
   rows,                   ///< few rows: [row][dims]
   rows_f16,               ///< f16 keys; a vector's numbers divide dims
   rows_bf16,
-  four_dims,            ///< few rows, of which a vector has four numbers of each: [dims / 4][row][4]; 4 divides dims
+  four_dims,            ///< few rows: [dims / 4][row][4]; 4 divides dims
   four_dims_bf16,       ///< bf16 keys and rows: [dims / 8][row][4 pairs]; 8 divides dims
-  four_dims_bf16_parts  ///< bf16 keys and float rows, split into two bf16 numbers, which have 16 bits: [dims /
-                        ///< 8][2][row][4 pairs]
+  four_dims_bf16_parts  ///< bf16 keys and float rows, split into two bf16 numbers: [dims / 8][2][row][4 pairs]
 };
 
 inline constexpr int num_products = static_cast<int>(product_kernel::four_dims_bf16_parts) + 1;
@@ -37,14 +37,14 @@ struct swept_rows {
   void const* packed = nullptr;
   int const* visible = nullptr;  ///< the entries that a row sees
   int all_see = 0;               ///< the entries that all rows see
-  unsigned there = 0;            ///< a bit for each row that is not only there to fill up the block
+  unsigned there = 0;            ///< a bit for each row; those that only fill up the block have none
   float* row_max = nullptr;      ///< the maximum of a row's logits so far
   float* sum = nullptr;  ///< the sum of e^(logit - maximum) so far; for the second pass, 1 / that of all entries
 };
 
-/// A tile of keys, of which the first `count` count.
+/// A tile of `count` keys.
 struct swept_keys {
-  void const* const* keys = nullptr;  ///< behind them are the keys of the next tile, which may be prefetched
+  void const* const* keys = nullptr;  ///< the keys of the next tile follow, and may be prefetched
   int first = 0;                      ///< the entry of the first key
   int count = 0;
   int dims = 0;

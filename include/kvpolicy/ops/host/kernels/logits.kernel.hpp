@@ -1,7 +1,7 @@
 // Products of keys and blocks of query rows: kernels/logits.hpp says what they promise.
 
-/// Products of floats. `bytes` are those of a number of a key.
-struct of_floats {
+/// How floats are multiplied. A number of a key has `bytes`.
+struct float_products {
   static constexpr int bytes = 4;
   KVPOLICY_OP static floats add(floats sums, floats key, floats rows) { return mul_add(key, rows, sums); }
 };
@@ -13,18 +13,18 @@ KVPOLICY_OP float load_word(std::byte const* from) {
   return made;
 }
 
-/// Multiplies `Step` keys, of which the first `there` are stored, and `Part` vectors of rows at once, so that their
-/// sums stay in registers. A key has `units` floats or pairs.
+/// Multiplies `Step` keys and `Part` vectors of rows at once, so that their sums stay in registers. The products of the
+/// first `num_stored` keys are stored. A key has `words` floats or pairs.
 template <class Product, int Rows, int Step, int Part>
-KVPOLICY_OP void multiply(void const* const* keys, int there, int units, float const* packed, float scale,
+KVPOLICY_OP void multiply(void const* const* keys, int num_stored, int words, float const* packed, float scale,
                           step_prefetcher<Step>& next, float* out) {
   std::byte const* key[static_cast<std::size_t>(Step)];
   for (int k = 0; k < Step; ++k) key[k] = static_cast<std::byte const*>(keys[k]);
   floats sums[static_cast<std::size_t>(Step * Part)];
   unrolled<Step * Part>([&](auto i) KVPOLICY_INLINED { sums[i] = floats{}; });
-  for (int begin = 0; begin < units; begin += floats_of_a_line) {
+  for (int begin = 0; begin < words; begin += floats_of_a_line) {
     next.next();
-    int const end = begin + floats_of_a_line < units ? begin + floats_of_a_line : units;
+    int const end = begin + floats_of_a_line < words ? begin + floats_of_a_line : words;
     for (std::ptrdiff_t d = begin; d < end; ++d) {
       floats rows[static_cast<std::size_t>(Part)];
       unrolled<Part>([&](auto p) KVPOLICY_INLINED { rows[p] = load(packed + d * Rows + p * width); });
@@ -35,21 +35,22 @@ KVPOLICY_OP void multiply(void const* const* keys, int there, int units, float c
   }
   floats const factor = splat(scale);
   unrolled<Step * Part>([&](auto i) KVPOLICY_INLINED {
-    if (i / Part < there) store(sums[i] * factor, out + i / Part * Rows + i % Part * width);
+    if (i / Part < num_stored) store(sums[i] * factor, out + i / Part * Rows + i % Part * width);
   });
 }
 
-/// True if twelve keys follow one another in memory, and then it multiplies them. Their addresses are four and a
-/// distance, which leaves registers for those of prefetches: these have no branch then, and stand between the products.
+/// Multiplies twelve keys that are adjacent in memory, and returns true; returns false if they are not. Four pointers
+/// and a distance address all keys, which leaves registers for the addresses of prefetches. So these need no branch,
+/// and are spread between the products.
 template <class Product, int Rows>
 KVPOLICY_OP bool multiply_adjacent(void const* const* keys, std::ptrdiff_t bytes, float const* packed, float scale,
                                    float* out) {
   constexpr int part = Rows / width;
   auto const at = [&](int k) KVPOLICY_INLINED { return static_cast<std::byte const*>(keys[k]); };
-  std::intptr_t odd = 0;
+  std::intptr_t gaps = 0;
   for (int k = 1; k < 12; ++k)
-    odd |= std::bit_cast<std::intptr_t>(at(k)) - std::bit_cast<std::intptr_t>(at(k - 1)) - bytes;
-  if (odd != 0) return false;
+    gaps |= std::bit_cast<std::intptr_t>(at(k)) - std::bit_cast<std::intptr_t>(at(k - 1)) - bytes;
+  if (gaps != 0) return false;
   std::byte const *key[4] = {at(0), at(3), at(6), at(9)}, *next = at(12), *after = at(24);
   std::ptrdiff_t const advance = at(12) == at(13) ? 0 : 64;  // 0: no key follows
   float const* line = out;
@@ -84,32 +85,32 @@ KVPOLICY_OP bool multiply_adjacent(void const* const* keys, std::ptrdiff_t bytes
 template <class Product, int Rows, int Step, int Part>
 inline void multiply_columns(void const* const* keys, int count, int dims, void const* packed, float scale,
                              float* out) {
-  int const units = dims * Product::bytes / 4;
+  int const words = dims * Product::bytes / 4;
   for (int k = 0; k < count; k += Step) {
-    int const there = Step < count - k ? Step : count - k;
+    int const num_stored = Step < count - k ? Step : count - k;
     float* const to = out + std::ptrdiff_t{k} * Rows;
-    if constexpr (width == 16 && Step == 12 && Product::bytes == 4) {
+    if constexpr (width == 16 && Step == 12 &&
+                  Product::bytes == 4) {  // adjacent keys need fewer registers for addresses
       auto const* const rows = static_cast<float const*>(packed);
-      if (there == Step && multiply_adjacent<Product, Rows>(keys + k, 4 * units, rows, scale, to)) continue;
+      if (num_stored == Step && multiply_adjacent<Product, Rows>(keys + k, 4 * words, rows, scale, to)) continue;
     }
-    step_prefetcher<Step> next(keys + k, 4 * units, to, there * Rows);
+    step_prefetcher<Step> next(keys + k, 4 * words, to, num_stored * Rows);
     for (int c = 0; c < Rows; c += Part * width) {
-      multiply<Product, Rows, Step, Part>(keys + k, there, units, static_cast<float const*>(packed) + c, scale, next,
-                                          to + c);
+      multiply<Product, Rows, Step, Part>(keys + k, num_stored, words, static_cast<float const*>(packed) + c, scale,
+                                          next, to + c);
     }
   }
 }
-/// As many keys and vectors of rows at once as there are registers for their sums.
-template <class Product, int Rows>
-constexpr auto columns_of = multiply_columns < Product,
-               Rows,
-               width == 16  ? 12
-               : width == 8 ? 6
-                            : 4,
-               Rows == width ? 1 : 2 > ;
 
-/// Few rows, and keys that are converted as they are read: the sums of a step's keys, the keys and a row are in
-/// registers. Floats behind the last whole vector are multiplied one by one.
+// The sums of a step fill the registers: 24 of 32 with AVX-512, and 12 of 16 with AVX2.
+constexpr int keys_of_a_step = width == 16 ? 12 : width == 8 ? 6 : 4;
+template <int Rows>
+constexpr int vectors_of_a_step = Rows == width ? 1 : 2;
+template <class Product, int Rows>
+constexpr auto columns_of = multiply_columns<Product, Rows, keys_of_a_step, vectors_of_a_step<Rows>>;
+
+/// Multiplies few rows, and keys that are converted as they are read. The sums of a step's keys, the keys and a row are
+/// in registers. Floats after the last whole vector are multiplied one by one.
 template <codec Element>
 inline void multiply_rows(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) {
   auto const* const rows = static_cast<float const*>(packed);
@@ -149,8 +150,9 @@ inline void multiply_rows(void const* const* keys, int count, int dims, void con
   }
 }
 
-/// Few rows: a vector has four numbers of each row, and is multiplied by the same four numbers of a key. With two
-/// `Parts`, rows are sums of two numbers. Up to three keys behind the last one are written, too. `Floats` is `floats`.
+/// Multiplies few rows: a vector has four numbers of each row, and is multiplied by the same four numbers of a key.
+/// With two `Parts`, rows are sums of two numbers. Up to three keys after the last one are written, too. `Floats` is
+/// `floats`.
 template <class Product, int Parts, int Step, class Floats>
 inline void multiply_four_dims(void const* const* keys, int count, int dims, void const* packed, float scale,
                                float* out) {
@@ -191,13 +193,13 @@ constexpr product_kernels make_products() {
   product_kernels made{};
   made.numbers_of_a_vector = width;
   if constexpr (Rows > few_rows) {
-    made.set(product_kernel::rows_interleaved, columns_of<of_floats, Rows>);
-    made.single_key_columns = multiply_columns<of_floats, Rows, 1, Rows / width>;
+    made.set(product_kernel::rows_interleaved, columns_of<float_products, Rows>);
+    made.single_key_columns = multiply_columns<float_products, Rows, 1, Rows / width>;
   } else {
     made.set(product_kernel::rows, multiply_rows<codec::f32>);
     if constexpr (has_f16) made.set(product_kernel::rows_f16, multiply_rows<codec::f16>);
     if constexpr (width == 8) made.set(product_kernel::rows_bf16, multiply_rows<codec::bf16>);
-    if constexpr (width == 16) made.set(product_kernel::four_dims, multiply_four_dims<of_floats, 1, 8, floats>);
+    if constexpr (width == 16) made.set(product_kernel::four_dims, multiply_four_dims<float_products, 1, 8, floats>);
   }
   return made;
 }

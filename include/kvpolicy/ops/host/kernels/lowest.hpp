@@ -19,7 +19,7 @@ struct position_range {
 };
 inline constexpr position_range all_positions{std::numeric_limits<int>::min(), std::numeric_limits<int>::max()};
 
-/// NaN is below every number. `*nan` is raised by the number of scores that are NaN.
+/// NaN is below every number. `*nan` grows by the number of NaN among the entries that compete.
 struct lowest_kernels {
   /// The index of the lowest of `count` >= 1 scores; of equal scores, the last one.
   int (*last_lowest)(float const* scores, int count, std::int64_t* nan);

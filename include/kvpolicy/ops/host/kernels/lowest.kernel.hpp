@@ -66,12 +66,12 @@ KVPOLICY_OP lowest_score lowest_of_few(Scores const& scores, int count) {
 
 /// Goes through blocks of entries and keeps the lowest score of each column, and the first and the last block that has
 /// it. The last entry with the lowest score is then in one of few places. Blocks begin at cache lines, because a vector
-/// that lies in two of them is read twice; vectors before the first block and behind the last one are blocks, too, and
+/// that lies in two of them is read twice; vectors before the first block and after the last one are blocks, too, and
 /// may have entries of their neighbours.
 template <class Scores>
 KVPOLICY_OP lowest_score lowest_in(Scores const& scores, int count) {
   constexpr int vectors = 16, block = vectors * width;
-  constexpr int ahead = 1024;  // entries: behind a short row the row of the next lane begins
+  constexpr int ahead = 1024;  // entries: after a short row the row of the next lane begins
   if (count < width) return lowest_of_few(scores, count);
   floats low = splat(__builtin_inff());
   ints first = splat(0), last = first;

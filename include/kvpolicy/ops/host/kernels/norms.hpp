@@ -16,8 +16,8 @@ inline constexpr int narrow_sums_of_a_norm = 64;  ///< partial sums of f16 and b
 using norm_rows = std::byte const* const*;
 
 /// Writes the sums of squares of `count` rows of `dims` contiguous elements each. With every line of a row a line of
-/// the row `ahead` at the same index is prefetched into the second-level cache: as many lines are always underway, and
-/// far enough ahead of their use. Rows `ahead` are not read.
+/// the row `ahead` at the same index is prefetched into the second-level cache, so that a constant number of lines is
+/// in flight. Rows `ahead` are not read.
 struct norms_kernels {
   using function = void (*)(norm_rows rows, norm_rows ahead, int count, int dims, double* out);
   function f32 = nullptr;

@@ -63,7 +63,7 @@ KVPOLICY_OP void add_narrow(From from, floats (&sum)[narrow_vectors]) {
   }
 }
 
-/// Of the 64 partial sums four are added at a time in float, first neighbours, and the sixteen that are left in double.
+/// Adds the 64 partial sums in groups of four in float, neighbours first, and the sixteen results in double.
 template <codec Element>
 KVPOLICY_OP double sum_of_narrow(std::byte const* row, std::byte const* ahead, int dims) {
   constexpr int half = narrow_vectors / 2;

@@ -1,6 +1,7 @@
-// Products of pairs of bf16: one operation multiplies and adds both.
+// Products of keys and rows in pairs of bf16: one instruction multiplies and adds both.
 
-struct of_pairs {
+/// How pairs are multiplied. A number of a key has `bytes`.
+struct pair_products {
   static constexpr int bytes = 2;
   KVPOLICY_OP static floats add(floats sums, floats key, floats rows) { return add_product_of_pairs(sums, key, rows); }
 };
@@ -9,11 +10,11 @@ template <int Rows>
 constexpr product_kernels make_products_of_pairs() {
   product_kernels made = avx512::logits[Rows];  // what is not made of pairs
   if constexpr (Rows > few_rows) {
-    made.set(product_kernel::rows_interleaved_bf16, columns_of<of_pairs, Rows>);
+    made.set(product_kernel::rows_interleaved_bf16, columns_of<pair_products, Rows>);
   } else {
     made.set(product_kernel::four_dims_bf16,
-             multiply_four_dims<of_pairs, 1, 12, floats>);  // enough chains to hide their latency
-    made.set(product_kernel::four_dims_bf16_parts, multiply_four_dims<of_pairs, 2, 8, floats>);
+             multiply_four_dims<pair_products, 1, 12, floats>);  // enough chains to hide their latency
+    made.set(product_kernel::four_dims_bf16_parts, multiply_four_dims<pair_products, 2, 8, floats>);
   }
   return made;
 }

@@ -3,7 +3,7 @@
 constexpr int vectors_of_a_pool = 4;
 constexpr int scores_of_a_pool = vectors_of_a_pool * width;
 
-/// True if one of these scores and the `reach` behind them is NaN.
+/// True if one of these scores or of the `reach` after them is NaN.
 KVPOLICY_OP bool has_nan(float const* first, int reach) {
   bool found = false;
   for (int at = 0; at < reach + scores_of_a_pool; at += scores_of_a_pool) {
@@ -16,8 +16,8 @@ KVPOLICY_OP bool has_nan(float const* first, int reach) {
   return found;
 }
 
-/// The last vectors may pool some entries again, so that they end at `end`. Without NaN, the operation of a maximum
-/// keeps the first of equals.
+/// The last vectors are moved back to end at `end`, and pool some entries twice. Without NaN, a maximum keeps the first
+/// of equals.
 template <bool Mean>
 inline int pool_inside(pooling const& by, float const* scores, int begin, int end, float* to) {
   if (end - begin < scores_of_a_pool) return begin;

@@ -13,7 +13,7 @@ inline constexpr int floats_ahead = 1024;
 /// How far ahead a pass prefetches the memory to which it writes.
 inline constexpr int ordinals_ahead = 256;
 
-/// How many scores are above and inside of a bracket, and how many are NaN.
+/// How many scores are above a bracket and inside it, and how many are NaN.
 struct bracket_counts {
   int above;
   int inside;
@@ -42,7 +42,7 @@ struct select_kernels {
   /// has `count` elements, and may be the memory of the scores. If low == high, these scores are only counted.
   bracket_counts (*bracket)(float const* scores, int count, float low, float high, std::uint32_t* inside);
   /// Writes, in ascending order, the ordinals `first` + e of these scores, and returns their number. Nothing is written
-  /// behind `to[which.most]`. Meanwhile it prefetches `ahead`.
+  /// from `to[which.most]` on. Meanwhile it prefetches `ahead`.
   int (*emit)(float const* scores, int count, int first, listed_scores which, int* to, row_prefetcher& ahead);
   /// Takes a sample of `count` >= size scores.
   void (*sample)(float const* scores, int count, sample_keys& to);

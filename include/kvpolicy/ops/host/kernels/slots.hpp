@@ -19,10 +19,10 @@ struct slots_kernels {
   bool (*ascends)(int const* numbers, int count);
   /// True if the map has each entry's slot at its position.
   bool (*matches_map)(int const* slot, int const* position, int count, int const* map);
-  /// True if the byte of one of these units is set. Up to three bytes behind it are read, too.
+  /// True if the byte of one of these units is set. Up to three bytes after it are read, too.
   bool (*any_set)(unsigned char const* bytes, int const* units, int count);
   /// Copies the slots of marked entries to `kept`, in order, and the `gone` others to `dropped`. Nothing is written
-  /// behind them. `kept` may be null, `slot`, or stand before it in one list. With `units`, which may be null, the
+  /// after them. `kept` may be null, `slot`, or stand before it in one list. With `units`, which may be null, the
   /// bytes of the `gone` units are set, too.
   void (*partition)(unsigned char const* marks, int count, int gone, int const* slot, int* kept, int* dropped,
                     unsigned char* units);

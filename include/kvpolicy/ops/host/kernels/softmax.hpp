@@ -1,8 +1,8 @@
 // The softmax of blocks of rows, for each instruction set.
 //
 // A block has 4, 16 or 32 interleaved rows: value (entry e, row r) is at [e * rows + r]. So softmax runs down the
-// columns, and no step adds across a vector until the last one. A vector has some rows of one entry, or a few entries
-// of few rows.
+// columns, and no step adds across a vector until the last one. A vector has some rows of one entry, or, where a block
+// has few rows, a few entries.
 #pragma once
 
 #include <kvpolicy/core/config.hpp>
@@ -18,9 +18,10 @@ inline constexpr int few_rows = 4;
 /// Rows of the largest block.
 inline constexpr int most_rows = 32;
 
-/// Unnormalised probabilities of a block. Row r sees entry first + e if first + e < visible[r], and the factor
-/// `scale[r]` normalises its values. Rows that only fill up the block see nothing. Where a vector has several entries,
-/// functions overwrite what is behind the last one, up to a whole vector.
+/// Values of a block over a stretch of entries: logits, which `advance` or `apply_lse` turns into unnormalised
+/// probabilities. Row r sees entry first + e if first + e < seen[r]. `scale[r]` is the row's maximum after `advance`,
+/// and after `finalize` the factor that normalises the values. Rows that only fill up the block see nothing. Where a
+/// vector has several entries, functions overwrite what follows the last one, up to a whole vector.
 struct block_view {
   float* values;
   int first;
@@ -52,7 +53,7 @@ struct block_softmax {
   /// Each of `count` logits x becomes cap tanh(x / cap).
   void (*cap)(float* logits, int count, float cap);
   /// Logits become e^(logit - lse), and scale 1.
-  void (*normalise)(block_view const& block, float const* lse);
+  void (*apply_lse)(block_view const& block, float const* lse);
   /// Reduces the block's rows to their sum or maximum, which overwrites out[e], or is combined with it if `grow`.
   void (*reduce)(block_view const& block, bool maximum, bool grow, float* out);
   /// Overwrites into[e][r] with a head's probabilities, or combines it with them by sum or maximum if `grow`.

@@ -3,19 +3,19 @@
 constexpr float lowest_logit = -std::numeric_limits<float>::infinity();
 
 template <int Rows>
-constexpr int columns = Rows < width ? 1 : Rows / width;  ///< vectors of an entry
+constexpr int vectors_per_entry = Rows < width ? 1 : Rows / width;
 template <int Rows>
-constexpr int entries = Rows < width ? width / Rows : 1;  ///< of a vector
+constexpr int entries_per_vector = Rows < width ? width / Rows : 1;
 
 /// Numbers of a column's rows, for each entry of a vector.
 template <int Rows>
 KVPOLICY_OP floats load_rows(float const* rows, int column) {
-  if constexpr (entries<Rows> > 1) return splat_four(rows);
+  if constexpr (entries_per_vector<Rows> > 1) return splat_four(rows);
   return load(rows + column * width);
 }
 template <int Rows>
 KVPOLICY_OP void store_rows(floats some, float* rows, int column) {
-  if constexpr (entries<Rows> > 1) {
+  if constexpr (entries_per_vector<Rows> > 1) {
     store_raw(quarter<0>(some).raw, rows);
   } else {
     store(some, rows + column * width);
@@ -26,7 +26,7 @@ KVPOLICY_OP float* values_at(float* values, int e, int column) {
   return values + std::ptrdiff_t{e} * Rows + column * width;
 }
 
-/// What a vector of entries from e on is compared with: a row sees an entry if its limit is above e.
+/// For each number of a vector: its row sees the vector's entry if the limit is above the vector's first entry.
 template <int Rows>
 KVPOLICY_OP ints limits(block_view const& block, int column) {
   int limit[width];
@@ -37,7 +37,7 @@ KVPOLICY_OP ints limits(block_view const& block, int column) {
   return load(limit);
 }
 
-/// e^x for x that is at most 0. Blocks of few rows round x / ln 2 alike on all instruction sets.
+/// e^x for x that is at most 0. Blocks of few rows truncate x / ln 2 on all instruction sets.
 template <int Rows>
 KVPOLICY_OP floats exp_of_shifted(floats x) {
   if constexpr (has_scaling && Rows > few_rows) return exp_by(x, nearest_exponent(x));
@@ -47,7 +47,7 @@ KVPOLICY_OP floats exp_of_shifted(floats x) {
 /// The highest of a column's logits and of `before`. `All` says that its rows see every entry.
 template <int Rows, bool All>
 KVPOLICY_OP floats highest_of_column(block_view const& block, int column, ints limit, floats before) {
-  constexpr int step = entries<Rows>;
+  constexpr int step = entries_per_vector<Rows>;
   floats most[4];  // one alone would make each maximum wait for the one before it
   unrolled<4>([&](auto i) KVPOLICY_INLINED { most[i] = before; });
   auto const take = [&](int e, auto& into) KVPOLICY_INLINED {
@@ -68,7 +68,7 @@ KVPOLICY_OP floats highest_of_column(block_view const& block, int column, ints l
 /// Advances a column.
 template <int Rows, bool All>
 KVPOLICY_OP void advance_column(block_view const& block, int column, ints limit, float* row_max, float* sum) {
-  constexpr int step = entries<Rows>;
+  constexpr int step = entries_per_vector<Rows>;
   floats const before = load_rows<Rows>(row_max, column);
   floats const now = highest_of_column<Rows, All>(block, column, limit, before);
   floats const zero =
@@ -98,9 +98,9 @@ KVPOLICY_OP void advance_column(block_view const& block, int column, ints limit,
 
 template <int Rows>
 inline void advance(block_view const& block, float* row_max, float* sum) {
-  for (int c = 0; c < columns<Rows>; ++c) {
+  for (int c = 0; c < vectors_per_entry<Rows>; ++c) {
     ints const limit = limits<Rows>(block, c);
-    if (any(!(limit > splat((block.count - 1) / entries<Rows> * entries<Rows>)))) {
+    if (any(!(limit > splat((block.count - 1) / entries_per_vector<Rows> * entries_per_vector<Rows>)))) {
       advance_column<Rows, false>(block, c, limit, row_max, sum);
     } else {
       advance_column<Rows, true>(block, c, limit, row_max, sum);
@@ -111,11 +111,11 @@ inline void advance(block_view const& block, float* row_max, float* sum) {
 /// A vector of few rows has the factors of several stretches.
 template <int Rows>
 inline void finalize(float* scale, int stretches, int const* visible, float const* row_max, float const* sum) {
-  for (int c = 0; c < columns<Rows>; ++c) {
+  for (int c = 0; c < vectors_per_entry<Rows>; ++c) {
     float shares[static_cast<std::size_t>(Rows)];
     for (int r = 0; r < Rows; ++r) shares[r] = visible[r] > 0 ? 1.0f / sum[r] : 0.0f;
     floats const share = load_rows<Rows>(shares, c), last = load_rows<Rows>(row_max, c);
-    for (int s = 0; s < stretches; s += entries<Rows>) {
+    for (int s = 0; s < stretches; s += entries_per_vector<Rows>) {
       float* const at = values_at<Rows>(scale, s, c);
       floats const part = load(at);
       store(choose_or_zero(!(part == splat(lowest_logit)), exp_of_negative(part - last)) * share, at);
@@ -129,10 +129,10 @@ inline void cap_logits(float* logits, int count, float cap) {
 }
 
 template <int Rows>
-inline void normalise(block_view const& block, float const* lse) {
-  for (int c = 0; c < columns<Rows>; ++c) {
+inline void apply_lse(block_view const& block, float const* lse) {
+  for (int c = 0; c < vectors_per_entry<Rows>; ++c) {
     floats const given = load_rows<Rows>(lse, c);
-    for (int e = 0; e < block.count; e += entries<Rows>) {
+    for (int e = 0; e < block.count; e += entries_per_vector<Rows>) {
       float* const at = values_at<Rows>(block.values, e, c);
       floats const value = load(at) - given;
       if constexpr (has_scaling && Rows > few_rows) {
@@ -149,13 +149,13 @@ inline void normalise(block_view const& block, float const* lse) {
 /// Calls f(e, part) for the entries of each vector, where part(column) is the probabilities of a column's rows.
 template <int Rows, class F>
 KVPOLICY_OP void for_probabilities(block_view const& block, F const& f) {
-  ints limit[columns<Rows>];
-  floats scale[columns<Rows>];
-  unrolled<columns<Rows>>([&](auto c) KVPOLICY_INLINED {
+  ints limit[vectors_per_entry<Rows>];
+  floats scale[vectors_per_entry<Rows>];
+  unrolled<vectors_per_entry<Rows>>([&](auto c) KVPOLICY_INLINED {
     limit[c] = limits<Rows>(block, c);
     scale[c] = load_rows<Rows>(block.scale, c);
   });
-  for (int e = 0; e < block.count; e += entries<Rows>) {
+  for (int e = 0; e < block.count; e += entries_per_vector<Rows>) {
     f(e, [&](auto c) KVPOLICY_INLINED {
       return choose_or_zero(limit[c] > splat(e), load(values_at<Rows>(block.values, e, c)) * scale[c]);
     });
@@ -170,12 +170,12 @@ inline void reduce_by(block_view const& block, bool grow, float* out) {
   };
   for_probabilities<Rows>(block, [&](int e, auto const& part) KVPOLICY_INLINED {
     floats all = part(std::integral_constant<int, 0>{});
-    unrolled<columns<Rows> - 1>([&](auto c)
-                                    KVPOLICY_INLINED { all = both(all, part(std::integral_constant<int, c + 1>{})); });
-    unrolled<entries<Rows>>([&](auto i) KVPOLICY_INLINED {
+    unrolled<vectors_per_entry<Rows> - 1>(
+        [&](auto c) KVPOLICY_INLINED { all = both(all, part(std::integral_constant<int, c + 1>{})); });
+    unrolled<entries_per_vector<Rows>>([&](auto i) KVPOLICY_INLINED {
       if (e + i >= block.count) return;
       four rows = quarter<i>(all);
-      if constexpr (entries<Rows> == 1) rows = fold_quarters(all, both);
+      if constexpr (entries_per_vector<Rows> == 1) rows = fold_quarters(all, both);
       float const made = Maximum ? reduce_max(rows) : reduce_add(rows);
       out[e + i] = grow ? both(out[e + i], made) : made;
     });
@@ -190,7 +190,7 @@ inline void reduce(block_view const& block, bool maximum, bool grow, float* out)
 template <int Rows>
 inline void gather_head(block_view const& block, bool maximum, bool grow, float* into) {
   for_probabilities<Rows>(block, [&](int e, auto const& part) KVPOLICY_INLINED {
-    unrolled<columns<Rows>>([&](auto c) KVPOLICY_INLINED {
+    unrolled<vectors_per_entry<Rows>>([&](auto c) KVPOLICY_INLINED {
       float* const at = values_at<Rows>(into, e, c);
       floats const value = part(c);
       if (!grow) return store(value, at);
@@ -202,5 +202,5 @@ inline void gather_head(block_view const& block, bool maximum, bool grow, float*
 
 template <int Rows>
 inline constexpr block_softmax softmax_of{advance<Rows>,   finalize<Rows>, cap_logits,
-                                          normalise<Rows>, reduce<Rows>,   gather_head<Rows>};
+                                          apply_lse<Rows>, reduce<Rows>,   gather_head<Rows>};
 inline constexpr softmax_kernels softmax{softmax_of<few_rows>, softmax_of<16>, softmax_of<most_rows>};

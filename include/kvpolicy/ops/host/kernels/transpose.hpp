@@ -13,9 +13,9 @@ inline constexpr int heads_of_a_tile = 8;
 struct transpose_kernels {
   /// to[c * stride + r] = from[r][c] of `rows` rows and `columns` columns. A zero becomes +0.
   void (*rows)(float const* const* from, int rows, int columns, float* to, std::int64_t stride) = nullptr;
-  /// Write the numbers of eight heads and `count` tokens as floats, a zero as -0: to[head][token]. The numbers of a
-  /// token are contiguous, and tokens are `step` bytes apart. They return how many tokens they have written, from the
-  /// first on: whole vectors of them.
+  /// Writes the numbers of eight heads and `count` tokens as floats, a zero as -0: to[head][token]. The numbers of a
+  /// token are contiguous, and tokens are `step` bytes apart. Returns how many tokens were written, from the first on:
+  /// whole vectors of them.
   using heads_function = int (*)(std::byte const* from, std::int64_t step, int count, float* const* to);
   heads_function heads_f32 = nullptr;
   heads_function heads_bf16 = nullptr;

@@ -18,7 +18,7 @@ inline void rows_to_columns(float const* const* from, int rows, int columns, flo
   }
 }
 
-/// Numbers of bf16 are turned as pairs of two heads.
+/// Numbers of bf16 are transposed as pairs of two heads.
 template <codec Element>
 inline int heads_to_rows(std::byte const* from, std::int64_t step, int count, float* const* to) {
   constexpr int heads_of_four = Element == codec::f32 ? 4 : 8;

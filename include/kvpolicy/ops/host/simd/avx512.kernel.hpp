@@ -23,7 +23,7 @@ struct four {
   __m128 raw;
 };
 
-/// The last bytes of a row: loads read what is there, and zeros behind them.
+/// The last bytes of a row: loads read what is there, and zeros after them.
 struct rest_of_row {
   std::byte const* from;
   int bytes;

@@ -139,7 +139,7 @@ inline void finish_streams() {
 #endif
 }
 
-/// The last bytes of a row, and zeros behind them.
+/// The last bytes of a row, and zeros after them.
 template <int Bytes>
 struct zero_padded {
   alignas(64) std::byte of[static_cast<std::size_t>(Bytes)];
