@@ -103,6 +103,7 @@
 #include <kvpolicy/ops/host/rerotate.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/retention_gates.hpp>
+#include <kvpolicy/ops/host/ring_append.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
 #include <kvpolicy/ops/host/select_if.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>

@@ -205,7 +205,7 @@ template <executor Executor, class Forces>
 template <executor Executor, entry_decision Policy>
 [[nodiscard]] bool forces(Policy const& policy, plan<Executor> const& of, int segment, int ordinal) {
   of.expects_decision("forces");
-  if (detail::facts_of(policy.score).ranks) {
+  if (detail::facts_of(policy.score).ranks_candidates) {
     return of.score(segment, ordinal) == -std::numeric_limits<float>::infinity();  // `decide` marks forced entries so
   }
   keep_set const& keep = of.keep();

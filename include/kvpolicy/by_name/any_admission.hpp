@@ -117,7 +117,7 @@ basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts
                                              basic_any_scorer<Executor> const& score, known_parts const& known) {
   basic_any_admission<Executor> made(score);
   spec_part const& scorer = parts.front();
-  if (score.facts().ranks)
+  if (score.facts().ranks_candidates)
     refuse_spec(scorer.column, scorer.name, "it ranks entries, and an admission asks about each alone");
   made.pick.unbounded = scorer.name != write_gate::name;  // only gates lie between 0 and 1
   check_parsed(made, scorer.column);

@@ -25,8 +25,8 @@ namespace detail {
 template <class Score, class SignalSet>
 concept scores_by_entry = requires(Score const& score, SignalSet const& in) { score.entry_scores(in); };
 
-/// True if the policy decides by `lowest_one` without a table of scores, because engines that give `lanes.order` want
-/// steps which cost as little as they can.
+/// True if `argmin_of` can decide, so that no table of scores is written: the pick is `lowest_one`, each lane decides
+/// alone and has a fixed budget, the scorer has `entry_scores`, and the engine gives `lanes.order`.
 template <class Policy, class SignalSet>
 bool decides_by_entry(score_view const& scores) {
   return std::same_as<std::remove_cvref_t<decltype(pick_of(std::declval<Policy const&>()))>, lowest_one> &&
@@ -37,14 +37,14 @@ bool decides_by_entry(score_view const& scores) {
 
 /// Refuses entries that are out of order, unless the policy drops the lowest one and its parts do not read the order.
 template <class Backend, class Policy, class SignalSet>
-void refuse_unread_order(resolved<Policy> const& of, SignalSet const& in, lanes const& batch) {
+void refuse_order_that_is_read(resolved<Policy> const& of, SignalSet const& in, lanes const& batch) {
   if (batch.order.data == nullptr) return;
-  bool any = scores_by_entry<score_of<Policy>, SignalSet> || of.scorer.any_order;
-  any = any && of.drops_one;
+  bool is_unread = scores_by_entry<score_of<Policy>, SignalSet> || of.scorer.any_order;
+  is_unread = is_unread && of.drops_one;
   with_forced(of.policy, in, [&]<class Forces, class Protect>(Forces const&, Protect const&) {
-    any = any && has_candidates<Forces> && has_candidates<Protect>;
+    is_unread = is_unread && has_candidates<Forces> && has_candidates<Protect>;
   });
-  if (!any) refuse_out_of_order<Backend>("decide", batch, "this policy");
+  if (!is_unread) refuse_out_of_order<Backend>("decide", batch, "this policy");
 }
 
 /// Writes what a rule keeps, after the scorer has run.
@@ -56,7 +56,7 @@ void pick_by_rule(Executor& exec, Policy const& policy, SignalSet const& all_sig
     if constexpr (std::same_as<pick_type, top>) {
       put_first(exec, first, all_signals, rule, scores, keep);
     } else {
-      static_assert(erased<First>, "kvpolicy: put_first is of the pick top");
+      static_assert(erased<First>, "kvpolicy: put_first needs the pick top");
     }
   });
   picking_verb<pick_type>{}(exec, scores, rule, keep);
@@ -73,16 +73,16 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet const&
   keep_set keep = into.keep_storage(all_signals.lanes);
   keep.epochs = epochs;
   if (of.drops_one) keep.lists = side::dropped;
-  refuse_unfit_lanes<typename Executor::backend>("decide", scores);
-  refuse_unread_order<typename Executor::backend>(of, all_signals, scores.lanes);
+  check_lanes_of_decision<typename Executor::backend>("decide", scores);
+  refuse_order_that_is_read<typename Executor::backend>(of, all_signals, scores.lanes);
   refuse_data(policy.score, exec, all_signals);
   into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no decision
   bool const by_entry = decides_by_entry<Policy, SignalSet>(scores);
-  if (!of.scorer.ranks && !by_entry) policy.score.score(exec, all_signals, scores);
+  if (!of.scorer.ranks_candidates && !by_entry) policy.score.score(exec, all_signals, scores);
   auto const limit = allotted(exec, of.limit(model, into.entry_bytes()), all_signals, scores, into.shares());
   with_rule(policy, all_signals, limit, [&](auto const& rule) {
     if constexpr (may_rank_candidates<score_type>) {
-      if (of.scorer.ranks) {
+      if (of.scorer.ranks_candidates) {
         ops::map(exec, scores, zero_if_candidate{rule});
         policy.score.score(exec, all_signals, scores);
       }

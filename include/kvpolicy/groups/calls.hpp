@@ -200,7 +200,7 @@ void apply(Executor& exec, How const& how, group_plans<Executor> const& plans, l
     if (!plans.of[g]) continue;
     detail::in_group(all.groups[g], [&] {  // everything is refused before anything is changed
       static_cast<void>(
-          detail::refuse_apply(exec, how(static_cast<int>(g)), plans[g], all.groups[g].entries, states[g]));
+          detail::checked_keep_set(exec, how(static_cast<int>(g)), plans[g], all.groups[g].entries, states[g]));
     });
   }
   for (std::size_t g = 0; g < all.groups.size(); ++g) {

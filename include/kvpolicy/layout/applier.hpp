@@ -66,22 +66,22 @@ void refuse_by(Executor& exec, Applier const& how, keep_set const& keep, cache c
   }
 }
 
-/// A verb that refuses a stale plan before it writes.
+/// True if the verb refuses a stale plan itself, before it writes.
 template <class Verb>
-inline constexpr bool is_for_fresh_plans = requires { requires Verb::refuses_stale; };
+inline constexpr bool verb_refuses_stale = requires { requires Verb::refuses_stale; };
 
 /// True if an applier lists such a verb.
 template <class... Verbs>
 consteval bool refuses_stale(verbs<Verbs...>) {
-  return (is_for_fresh_plans<Verbs> || ...);
+  return (verb_refuses_stale<Verbs> || ...);
 }
 
-/// The same for a verb that raises the epochs of the keep set.
+/// True if the verb raises the epochs of the keep set itself.
 template <class Verb>
-inline constexpr bool raises_epochs_of_keep = requires { requires Verb::raises_epochs; };
+inline constexpr bool verb_raises_epochs = requires { requires Verb::raises_epochs; };
 template <class... Verbs>
 consteval bool raises_epochs(verbs<Verbs...>) {
-  return (raises_epochs_of_keep<Verbs> || ...);
+  return (verb_raises_epochs<Verbs> || ...);
 }
 
 }  // namespace detail
@@ -113,16 +113,16 @@ concept applier = std::copy_constructible<A> && detail::applier_hooks<A>::sound;
 namespace detail {
 
 /// Refuses what `apply` refuses, before anything is changed. Returns the keep set, with the epochs that tell whether it
-/// is stale. On a device `edit` may be the one to compare them, which saves a launch (`leave_stale`).
+/// is stale. On a device `edit` may be the one to compare them, which saves a launch (`defer_stale_check`).
 template <executor Executor, applier Applier>
-[[nodiscard]] keep_set refuse_apply(Executor& exec, Applier const& how, plan<Executor> const& decided, cache const& in,
-                                    state<Executor> const& state, bool leave_stale = false) {
+[[nodiscard]] keep_set checked_keep_set(Executor& exec, Applier const& how, plan<Executor> const& decided,
+                                        cache const& in, state<Executor> const& state, bool defer_stale_check = false) {
   using backend = typename Executor::backend;
   check_decided(decided, in, state, takes_dropped<Applier>);
   keep_set keep = decided.keep();
   keep.epochs = state.epochs(keep.lanes.slots);
-  bool const left = leave_stale && !reads_on_host<backend> && refuses_stale(verbs_of<Applier>());
-  if (!left) ops::refuse_stale(exec, decided_part(in, keep).lanes, keep);
+  bool const deferred = defer_stale_check && !reads_on_host<backend> && refuses_stale(verbs_of<Applier>());
+  if (!deferred) ops::refuse_stale(exec, decided_part(in, keep).lanes, keep);
   exec.reserve(scratch_of_verbs<backend>(verbs_of<Applier>(), in));
   refuse_by(exec, how, keep, in, state);
   return keep;
@@ -148,7 +148,7 @@ void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, ca
   if constexpr (detail::fits<detail::applying_hooks<Applier, Executor>>()) {
     detail::sole_use const in_use("apply", exec);
     detail::check_reach("apply", exec, "stats", stats);
-    keep_set const keep = detail::refuse_apply(exec, how, decided, in, state, true);
+    keep_set const keep = detail::checked_keep_set(exec, how, decided, in, state, true);
     cache const part = detail::decided_part(in, keep);
     how.edit(exec, keep, part, state, stats);
     if constexpr (!detail::raises_epochs(detail::verbs_of<Applier>())) detail::raise_epochs(exec, state, part.lanes);

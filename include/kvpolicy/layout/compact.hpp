@@ -15,7 +15,8 @@ namespace KVPOLICY_NAMESPACE {
 /// - places: entry i of a lane is at the lane's i-th place afterwards. The engine may free the places from the new
 ///   count on.
 /// - cost: reads and writes each kept row that changes its place once. No allocation.
-/// - refuses rows that are both keys and values (latent attention), a place outside of the pool, and a unit into which
+/// - refuses keys and values that overlap, unless the cache says that it is latent (`shape.value_dim`), a place outside
+/// of the pool, and a unit into which
 ///   rows would move although another entry or another sequence of the call has it, too, if they are in memory that the
 ///   host can check. Slots that the call leaves out are not looked at.
 struct compact {
@@ -28,12 +29,14 @@ struct compact {
   void refuse(Executor& exec, keep_set const& keep, cache const& in) const {
     cache const part = detail::decided_part(in, keep);
     detail::refuse_unmovable_rows<typename Executor::backend>("apply", part);
-    ops::check_units(exec, keep, part, true);
+    constexpr bool rows_move = true;
+    ops::check_units(exec, keep, part, rows_move);
   }
 
   template <executor Executor>
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
-    if (stats != nullptr) ops::refuse_stale(exec, part.lanes, keep);  // before anything is counted
+    if (stats != nullptr)
+      ops::refuse_stale(exec, part.lanes, keep);  // before counting; on a device `apply` left this to `edit`
     detail::count_tails(exec, keep, part, stats);
     ops::compact_rows(exec, keep, part, state.columns(part.lanes));
     detail::count_listed(exec, keep, part.lanes, false, stats);

@@ -40,8 +40,8 @@ void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& ke
   return part;
 }
 
-/// Refuses a plan, a cache and a state that do not belong together. Whether the plan is stale is asked by
-/// `ops::refuse_stale`.
+/// Refuses a plan, a cache and a state that do not belong together. `ops::refuse_stale` checks
+/// whether the plan is stale.
 template <executor Executor>
 void check_decided(plan<Executor> const& decided, cache const& in, state<Executor> const& state, bool takes_dropped) {
   keep_set const& keep = decided.keep();

@@ -56,7 +56,7 @@ namespace ops {
 /// - LSE: if `rows.lse` is given and the softmax runs over all keys, it replaces the computed log-sum-exp, and the keys
 ///   are read only once. It is that of the scaled and capped logits, the sink included.
 /// - cost: O(group * rows * entries * D) per lane. Scratch per worker: 33 floats per entry (32 rows of one head and
-///   their sum), 153 rows of D floats, and 8 KiB.
+///   their sum), 217 rows of D floats, where D is rounded up to a multiple of 32, and 8 KiB.
 /// - throws: `invalid_argument` if head sizes differ, if the group or lanes are reduced by `last`, if lanes of
 ///   candidates are reduced by `max`, if `accumulate` is set for segments of several lanes, if a count is negative, if
 ///   the scale is not a finite number above 0, if the cap is negative or not finite, if several layers share sinks, or,

@@ -7,8 +7,8 @@
 namespace KVPOLICY_NAMESPACE {
 namespace ops {
 
-/// `compact_rows(exec, keep, cache, columns)`: shortens each lane to its kept entries: does what `refuse_stale`,
-/// `gather_rows` and `set_counts` do, in this order, and raises `keep.epochs`, if they are given.
+/// `compact_rows(exec, keep, cache, columns)`: shortens each lane to its kept entries. It runs `refuse_stale`,
+/// `gather_rows` and `set_counts` in this order, and then raises `keep.epochs`, if they are given.
 ///
 /// - An applier that lists it in its `verbs` calls it before anything else that writes: on a device, `apply` leaves the
 ///   refusal of a stale plan to it. `apply` leaves the epochs to it, too.

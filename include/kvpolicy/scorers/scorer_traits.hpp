@@ -66,7 +66,7 @@ concept puts_first = requires(Score const& score) {
 /// What a scorer says of itself. A stage changes the facts of the scorer inside. An erased scorer holds them as data.
 struct scorer_facts {
   std::string_view name = "the scorer";  ///< for errors
-  bool ranks = false;                    ///< its scores depend on which entries compete: see `ranks_candidates`
+  bool ranks_candidates = false;         ///< its scores depend on which entries compete: see `ranks_candidates`
   bool any_order = false;                ///< the order of a lane's entries does not change their scores
   bool safe_across_ranks = false;        ///< it may decide with tensor parallelism, where each rank has other heads
   std::optional<budget_scope> shares{};  ///< which lanes share the budget of a spec that does not say it
@@ -84,7 +84,7 @@ constexpr scorer_facts facts_of(Score const& score) {
       made = facts_of(inner_of(score));
     } else {
       if constexpr (requires { std::string(Score::name); }) made.name = Score::name;
-      made.ranks = ranks_candidates<Score>;
+      made.ranks_candidates = detail::ranks_candidates<Score>;
       made.safe_across_ranks = score.decides == granularity::lane;  // lanes that decide together must reduce
     }
     made.any_order = reads_any_order<Score>;

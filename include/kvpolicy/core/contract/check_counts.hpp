@@ -182,8 +182,8 @@ void refuse_out_of_order(char const* call, lanes const& batch, char const* what)
   }
 }
 
-/// The same for all sequences, if the host can read the backend's counts. On a device the kernels check them, and the
-/// host checks the list of slots if it has a copy.
+/// Calls `refuse_counts` for all sequences of a batch, if the host can read the backend's counts. On a device the
+/// kernels check them, and the host checks the list of slots if it has a copy.
 template <class Backend>
 void refuse_counts(char const* call, lanes const& batch) {
   if constexpr (reads_on_host<Backend>) {
@@ -204,9 +204,10 @@ void refuse_counts_in(char const* call, Argument const& of) {
   }
 }
 
-/// Makes both checks before a decision writes its scores. Verbs that are called with these scores skip the second one.
+/// Calls `refuse_counts` and `refuse_other_tokens` before a decision writes its scores. Verbs that are called with
+/// these scores skip `refuse_other_tokens`.
 template <class Backend>
-void refuse_unfit_lanes(char const* call, score_view& scores) {
+void check_lanes_of_decision(char const* call, score_view& scores) {
   if constexpr (reads_on_host<Backend>) {
     refuse_counts<Backend>(call, scores.lanes);
     refuse_other_tokens(call, scores);

@@ -17,18 +17,18 @@ struct implementation<ops::compute_attention_mass_t, host> {
                   score_view const& out) {
     if (rows.rows > 0)
       detail::check_sinks("compute_attention_mass", "keys.logits", from.logits.sinks, out.lanes, rows.heads);
-    int const together = out.lanes.size() / out.segments();
-    task const all{exec, from, rows, how, out, together};
+    int const lanes_per_segment = out.lanes.size() / out.segments();
+    task const all{exec, from, rows, how, out, lanes_per_segment};
     if (how.domain == key_domain::candidates) clear_tails(out);
-    if (together > 1 && out.segments() < exec.threads()) {
-      for (int segment = 0; segment < out.segments(); ++segment) by_lanes(all, segment);
+    if (lanes_per_segment > 1 && out.segments() < exec.threads()) {
+      for (int segment = 0; segment < out.segments(); ++segment) compute_on_all_workers(all, segment);
     } else {
-      exec.for_each(out.segments(), [&](int segment, int worker) { by_itself(all, segment, worker); });
+      exec.for_each(out.segments(), [&](int segment, int worker) { compute_on_one_worker(all, segment, worker); });
     }
-    if (how.lanes != reduction::mean || together == 1) return;
+    if (how.lanes != reduction::mean || lanes_per_segment == 1) return;
     for (int segment = 0; segment < out.segments(); ++segment) {
       int const count = out.lanes.committed(out.lane_of(segment));
-      for (int e = 0; e < count; ++e) out.row(segment)[e] /= static_cast<float>(together);
+      for (int e = 0; e < count; ++e) out.row(segment)[e] /= static_cast<float>(lanes_per_segment);
     }
   }
 
@@ -47,7 +47,7 @@ struct implementation<ops::compute_attention_mass_t, host> {
     query_view const& rows;
     attention_mass_options const& how;
     score_view const& out;
-    int together;  ///< lanes of a segment
+    int lanes_per_segment;  ///< lanes of a segment
 
     [[nodiscard]] kvpolicy::lane lane(int segment, int i) const {
       return out.lanes.at(first_lane(out.lanes, out.decides, segment) + i);
@@ -69,8 +69,8 @@ struct implementation<ops::compute_attention_mass_t, host> {
   };
 
   /// One worker computes all lanes of a segment.
-  static void by_itself(task const& all, int segment, int worker) {
-    for (int i = 0; i < all.together; ++i) {
+  static void compute_on_one_worker(task const& all, int segment, int worker) {
+    for (int i = 0; i < all.lanes_per_segment; ++i) {
       detail::lane_mass one = all.mass(segment, i, all.exec.scratch(worker));
       one.compute();
       all.add(segment, i, one.mass(), 0, all.out.lanes.capacity);
@@ -79,7 +79,7 @@ struct implementation<ops::compute_attention_mass_t, host> {
 
   /// All workers compute the lanes of one segment, as many lanes at a time as their scratch can store. Each entry sums
   /// its lanes in their order, so that the sum does not depend on the number of workers.
-  static void by_lanes(task const& all, int segment) {
+  static void compute_on_all_workers(task const& all, int segment) {
     constexpr int stretch = 4096;
     int const threads = all.exec.threads();
     int const bound = all.out.lanes.capacity;
@@ -87,8 +87,8 @@ struct implementation<ops::compute_attention_mass_t, host> {
     auto const total = [&](int i) {
       return detail::lane_mass::total(all.exec.scratch(i % threads), bound, i / threads, of);
     };
-    for (int first = 0; first < all.together; first += of * threads) {
-      int const lanes = std::min(of * threads, all.together - first);
+    for (int first = 0; first < all.lanes_per_segment; first += of * threads) {
+      int const lanes = std::min(of * threads, all.lanes_per_segment - first);
       all.exec.for_each(
           lanes, [&](int i, int worker) { all.mass(segment, first + i, all.exec.scratch(worker)).compute(total(i)); });
       all.exec.for_each((bound + stretch - 1) / stretch, [&](int part, int) {

@@ -48,33 +48,19 @@ struct implementation<ops::check_units_t, host> {
     int begin = in.lanes.capacity, end = 0;
     pools.for_each_sharing(keep.lanes, owner, [&](lane one) {
       detail::lane_moves const moves = detail::moves_of(keep, in, keep.lanes.index(one));
-      int const first = first_moved(moves);
+      int const first = moves.first_moved();
       if (first >= moves.count()) return;
       begin = std::min(begin, first / in.where.unit_tokens);
       end = std::max(end, (moves.count() - 1) / in.where.unit_tokens + 1);
     });
     return {begin, end};
   }
-  /// As `lane_moves::first`, by a binary search.
-  static int first_moved(detail::lane_moves const& moves) {
-    if (moves.gone() == 0) return moves.count();
-    int begin = 0, end = static_cast<int>(moves.kept.size());
-    while (begin < end) {
-      int const middle = begin + (end - begin) / 2;
-      if (moves.kept[static_cast<std::size_t>(middle)] == middle) {
-        begin = middle + 1;
-      } else {
-        end = middle;
-      }
-    }
-    return begin;
-  }
 
   static void check_moves(detail::unit_pools const& pools, int pool, keep_set const& keep, cache const& in,
                           detail::unit_marks& written) {
-    auto const alone = [&](lane one, int i, bool is) {
+    auto const refuse_unless = [&](bool unused, lane one, int i) {
       expects(
-          is, "apply", "cache.where.table", [&] { return at(in, one, i); },
+          unused, "apply", "cache.where.table", [&] { return at(in, one, i); },
           "another entry has this place, too, and rows would be moved there: copy_on_write gives a slot its own");
     };
     written.clear_all(in.where.units);
@@ -82,7 +68,7 @@ struct implementation<ops::check_units_t, host> {
       int const* const unit = in.where.list(one);
       unit_range const mine = written_by(pools, keep, in, one);
       for (int i = mine.begin; i < mine.end; ++i) {
-        alone(one, i, !written.has(unit[i]));
+        refuse_unless(!written.has(unit[i]), one, i);
         written.set(unit[i]);
       }
     });
@@ -90,7 +76,7 @@ struct implementation<ops::check_units_t, host> {
       int const* const unit = in.where.list(one);
       unit_range const mine = written_by(pools, keep, in, one);
       int const used = pools.units_of(in, one);
-      for (int i = 0; i < used; ++i) alone(one, i, mine.has(i) || !written.has(unit[i]));
+      for (int i = 0; i < used; ++i) refuse_unless(mine.has(i) || !written.has(unit[i]), one, i);
     });
   }
 

@@ -1,15 +1,13 @@
-// Host implementations of gather_rows and ring_append, which move bytes.
+// Host implementations of gather_rows and permute_columns.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/gather_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/lane_moves.hpp>
 #include <kvpolicy/ops/host/listed_marks.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
-#include <kvpolicy/ops/ring_append.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -25,11 +23,12 @@ inline void move_row(plane const& rows, std::byte const* source, std::byte* targ
     std::memcpy(target + d * rows.channel_stride, source + d * rows.channel_stride, width);
 }
 
-/// Moves rows of one plane: row i of [begin, end) from `from(i)` to `to(i)`, one after another. The next rows are
+/// Copies rows of one plane one by one: for each i of `which`, the row at `source(i)` to `target(i)`. The next rows are
 /// known, but a processor cannot predict them, so they are prefetched into the second-level cache, which supports more
 /// outstanding misses. Non-temporal stores are used if the written lines would be evicted before they are read.
-template <class From, class To>
-void move_rows(host_executor const& exec, plane const& rows, ordinal_range which, From const& from, To const& to) {
+template <class Source, class Target>
+void copy_rows_one_by_one(host_executor const& exec, plane const& rows, ordinal_range which, Source const& source,
+                          Target const& target) {
   constexpr int ahead = 32;
   constexpr int line = 64;
   constexpr std::int64_t worth_streaming = 1 << 17;
@@ -38,15 +37,15 @@ void move_rows(host_executor const& exec, plane const& rows, ordinal_range which
                        std::int64_t{which.end - which.begin} * bytes >= worth_streaming;
   for (int i = which.begin; i < which.end; ++i) {
     if (i + ahead < which.end) {
-      std::byte const* const next = from(i + ahead);
+      std::byte const* const next = source(i + ahead);
       for (int at = 0; at < bytes; at += line) __builtin_prefetch(next + at, 0, 2);
     }
-    std::byte const* const source = from(i);
-    std::byte* const target = to(i);
-    if (streams && reinterpret_cast<std::uintptr_t>(target) % line == 0) {
-      stream_lines(source, target, bytes);
+    std::byte const* const from = source(i);
+    std::byte* const to = target(i);
+    if (streams && reinterpret_cast<std::uintptr_t>(to) % line == 0) {
+      stream_lines(from, to, bytes);
     } else {
-      move_row(rows, source, target);
+      move_row(rows, from, to);
     }
   }
   if (streams) finish_streams();
@@ -54,11 +53,11 @@ void move_rows(host_executor const& exec, plane const& rows, ordinal_range which
 
 /// Moves the rows of a lane in one plane according to its kept entries. Rows without gaps between them that all move by
 /// the same number of places are moved at once.
-inline void move_rows(host_executor const& exec, plane const& rows, locator const& where, lane this_lane,
-                      lane_moves const& moves) {
-  ordinal_range const which{moves.first(), moves.count()};
+inline void compact_plane(host_executor const& exec, plane const& rows, locator const& where, lane this_lane,
+                          lane_moves const& moves) {
+  ordinal_range const which{moves.first_moved(), moves.count()};
   auto const move = [&](auto const& row) {
-    move_rows(exec, rows, which, [&](int i) { return row(moves.source(i)); }, row);
+    copy_rows_one_by_one(exec, rows, which, [&](int i) { return row(moves.source(i)); }, row);
   };
   if (where.kind == locating::identity && rows.bases.data == nullptr) {
     std::byte* const first = rows.row(this_lane.layer, {where.unit_of(this_lane.sequence), 0}, this_lane.head);
@@ -88,8 +87,8 @@ inline void list_few_gaps(lane_moves& moves, int* memory) {
   moves.gaps = {memory, static_cast<std::size_t>(moves.gone())};
 }
 
-/// Moves positions and columns of a lane according to its kept entries. Columns that are recomputed from rows are valid
-/// up to the first row that moved.
+/// Moves positions and columns of a lane according to its kept entries. Recorders that recompute their columns are told
+/// that entries have changed from the first moved one on (`lower_known`).
 inline void permute_lane(cache const& in, lane this_lane, lane_moves moves, std::span<recorded_column const> columns) {
   constexpr int few = 256;
   int gaps[few];
@@ -99,7 +98,7 @@ inline void permute_lane(cache const& in, lane this_lane, lane_moves moves, std:
   if (moves_positions) {
     move_numbers<int>(reinterpret_cast<std::byte*>(in.lanes.position.row(this_lane)), moves);
   }
-  lower_known(columns, this_lane, moves.first());
+  lower_known(columns, this_lane, moves.first_moved());
   for (recorded_column const& one : columns) {
     if (one.about.extent != column_extent::lane_entry || one.about.rule != on_move::permute) continue;
     std::byte* const row = one.rows.row(this_lane);
@@ -130,7 +129,7 @@ struct implementation<ops::gather_rows_t, host> {
       lane const this_lane = keep.lanes.at(i);
       detail::lane_moves const moves = detail::moves_of(keep, in, i);
       detail::for_each_moved_plane(
-          in, [&](plane const& each) { detail::move_rows(exec, each, in.where, this_lane, moves); });
+          in, [&](plane const& each) { detail::compact_plane(exec, each, in.where, this_lane, moves); });
       detail::permute_lane(in, this_lane, moves, columns);
     });
   }
@@ -146,56 +145,6 @@ struct implementation<ops::permute_columns_t, host> {
         detail::permute_lane(in, keep.lanes.at(i), detail::moves_of(keep, in, i), columns);
       }
     });
-  }
-};
-
-template <>
-struct implementation<ops::ring_append_t, host> {
-  static void run(host_executor& exec, lanes const& batch, query_view const& from, query_ring_view const& ring) {
-    exec.for_each(batch.size(), [&](int i, int) {
-      lane const this_lane = batch.at(i);
-      int const last = batch.newest(this_lane);
-      if (last < 0) return;
-      int const* const position = from.position.row(this_lane);
-      int end = 0;
-      while (end < from.valid(this_lane) && position[from.stored(this_lane, end)] <= last) ++end;
-      for (int r = end > ring.capacity ? end - ring.capacity : 0; r < end; ++r) {
-        push(exec, ring, this_lane, from, from.stored(this_lane, r), position[from.stored(this_lane, r)]);
-      }
-    });
-  }
-
- private:
-  static void push(host_executor const& exec, query_ring_view const& ring, lane this_lane, query_view const& from,
-                   int stored, int position) {
-    int* const cursor = ring.cursor.row(this_lane);  // {first, valid}
-    int* const positions = ring.position.row(this_lane);
-    auto const slot = [&](int r) { return (cursor[0] + r) % ring.capacity; };
-    while (cursor[1] > 0 && positions[slot(cursor[1] - 1)] >= position) --cursor[1];
-    if (cursor[1] == ring.capacity) {
-      cursor[0] = slot(1);
-      --cursor[1];
-    }
-    int const at = slot(cursor[1]++);
-    positions[at] = position;
-    for (int h = 0; h < ring.group; ++h) {
-      detail::convert_row(exec.simd_level(), from.element, from.at(this_lane, this_lane.head * ring.group + h, stored),
-                          bytes_of(from.element), ring.dims,
-                          ring.rows.row(this_lane) + (static_cast<std::int64_t>(h) * ring.capacity + at) * ring.dims);
-    }
-  }
-};
-
-template <>
-struct implementation<ops::ring_truncate_t, host> {
-  static void run(host_executor&, lanes const& batch, query_ring_view const& ring, int sequence, int position) {
-    for (int i = 0; i < batch.size(); ++i) {
-      lane const one = batch.at(i);
-      if (one.sequence != sequence) continue;
-      int* const cursor = ring.cursor.row(one);  // {first, valid}
-      int const* const positions = ring.position.row(one);
-      while (cursor[1] > 0 && positions[(cursor[0] + cursor[1] - 1) % ring.capacity] >= position) --cursor[1];
-    }
   }
 };
 

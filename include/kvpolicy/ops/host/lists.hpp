@@ -98,7 +98,7 @@ struct implementation<ops::rewrite_list_t, host> {
     release(edit, detail::number_of(edit.locked_prefix, this_lane), in_use, row.position, row.slot, {dropped, gone},
             freed, released);
     detail::lane_moves const moves{kept, committed, row.drafts};
-    for (int i = moves.first(); i < moves.count(); ++i) row.slot[i] = row.slot[moves.source(i)];
+    for (int i = moves.first_moved(); i < moves.count(); ++i) row.slot[i] = row.slot[moves.source(i)];
     std::copy_n(dropped, gone, row.slot + row.remaining());
     return freed.count();
   }

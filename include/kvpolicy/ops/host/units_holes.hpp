@@ -131,7 +131,7 @@ struct implementation<ops::fill_holes_t, host> {
       for (int i = 0; i < moves.count; ++i) {  // holes are scattered, so nothing else fetches them
         for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row(rows, this_lane, moves.to[i]) + at, 1, 2);
       }
-      detail::move_rows(
+      detail::copy_rows_one_by_one(
           exec, rows, {0, moves.count}, [&](int i) { return row(rows, this_lane, moves.from[i]); },
           [&](int i) { return row(rows, this_lane, moves.to[i]); });
     });

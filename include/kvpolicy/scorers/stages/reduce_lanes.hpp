@@ -40,7 +40,7 @@ struct reduce_lanes {
   }
   void check(char const* call) const {
     expects(how != reduction::last, call, "reduce_lanes.how", "last", "lanes have no order");
-    bool const ranks = detail::facts_of(score_of).ranks;
+    bool const ranks = detail::facts_of(score_of).ranks_candidates;
     expects(decides == score_of.decides || !ranks, call, "reduce_lanes.decides", to_string(decides), [&] {
       return to_string(score_of) + " ranks the candidates of a " + to_string(granularity{score_of.decides});
     });
