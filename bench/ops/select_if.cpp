@@ -41,7 +41,9 @@ struct selected {
             .count = {count.data(), 0, 8, 1},
             .position = {every.data()}};
   }
-  [[nodiscard]] kv::score_view view() { return kv::contiguous_scores(who(), kv::granularity::lane, now, who().bound); }
+  [[nodiscard]] kv::score_view view() {
+    return kv::contiguous_scores(who(), kv::granularity::lane, now, who().capacity);
+  }
   [[nodiscard]] kv::keep_set keep() {
     return {.lanes = who(),
             .indptr = offset.data(),
