@@ -21,6 +21,7 @@
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/ring_append.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/ops/host/units.hpp>
