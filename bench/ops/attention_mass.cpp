@@ -110,11 +110,11 @@ float const* lane_logits(kv::host_executor const& exec, observed_layer const& on
   block.set_rows(exec.simd_level(), on.rows());
   logits.pack(block, 0, on.rows());
   if (written) {
-    logits.all(block, 0, on.entries(), on.entries(), values);
+    logits.multiply_range(block, 0, on.entries(), on.entries(), values);
   } else {
-    kv::detail::lane_logits::in_use const kernels = logits.use(block);
+    kv::detail::lane_logits::tile_registers const registers = logits.acquire(block);
     for (int e = 0; e < on.entries(); e += kv::detail::keys_of_a_tile)
-      logits.tile(block, logits.take(e, on.entries()), values);
+      logits.multiply_tile(block, logits.load_tile(e, on.entries()), values);
   }
   bench::floors::keep(values[0]);
   return values;

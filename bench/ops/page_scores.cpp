@@ -144,7 +144,8 @@ void exact_logits(kv::host_executor& exec, kv::cache const& cache, kv::query_vie
     kv::detail::row_block block = logits.block_storage(0);
     block.set_rows(exec.simd_level(), logits.rows_for(cache.shape.group()));
     logits.pack(block, 0, cache.shape.group());
-    for (int e = 0; e < entries; e += kv::detail::keys_of_a_tile) logits.tile(block, logits.take(e, entries), values);
+    for (int e = 0; e < entries; e += kv::detail::keys_of_a_tile)
+      logits.multiply_tile(block, logits.load_tile(e, entries), values);
     bench::floors::keep(values[0]);
   });
 }

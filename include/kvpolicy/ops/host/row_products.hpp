@@ -31,7 +31,7 @@ class row_products {
   }
 
  private:
-  product_kernels const& kernels_;
+  block_products const& kernels_;
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

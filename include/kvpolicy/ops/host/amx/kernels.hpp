@@ -16,8 +16,8 @@ struct amx_blocks {
   [[gnu::target(KVPOLICY_AMX)]] static void begin() { _tile_loadconfig(&shapes); }
   [[gnu::target(KVPOLICY_AMX)]] static void end() { _tile_release(); }
 
-  static constexpr product_kernels kernels = [] {
-    product_kernels made = avx512_bf16::logits_of_pairs[Rows];
+  static constexpr block_products kernels = [] {
+    block_products made = avx512_bf16::logits_of_pairs[Rows];
     made.set(product_kernel::tiles_f16, amx_products<Rows, codec::f16, 3>::all);
     made.set(product_kernel::tiles_bf16, amx_products<Rows, codec::bf16, 1>::all);
     made.set(product_kernel::tiles_bf16_parts, amx_products<Rows, codec::bf16, 3>::all);

@@ -116,7 +116,7 @@ class lane_logits {
   /// A thread's tile registers, if the products of some blocks use them.
   class tile_registers {
    public:
-    explicit tile_registers(product_kernels const* of) : of_(of) {
+    explicit tile_registers(block_products const* of) : of_(of) {
       if (of_ != nullptr) of_->begin_tiles();
     }
     tile_registers(tile_registers const&) = delete;
@@ -126,7 +126,7 @@ class lane_logits {
     }
 
    private:
-    product_kernels const* of_;
+    block_products const* of_;
   };
   [[nodiscard]] tile_registers acquire(row_block const& block) const {
     return tile_registers(uses_tiles() ? block.products : nullptr);
@@ -199,7 +199,7 @@ class lane_logits {
                                                        : product_kernel::rows_interleaved;
     if (bf16 && dims_ % 8 == 0)
       return rows_are_bf16() ? product_kernel::four_dims_bf16 : product_kernel::four_dims_bf16_parts;
-    product_kernels const& few = logits_of_isa[simd_level_].few;
+    block_products const& few = logits_of_isa[simd_level_].few;
     codec const element = keys_->rows.element;
     if (keys_->rows.contiguous() && dims_ % few.numbers_of_a_vector == 0 &&
         (element == codec::f16 || element == codec::bf16)) {

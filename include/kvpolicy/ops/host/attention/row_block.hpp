@@ -22,7 +22,7 @@ inline void fold(float& into, float value, reduction how, bool first) {
 struct row_block {
   float* packed = nullptr;
   int rows = 0;
-  product_kernels const* products = nullptr;
+  block_products const* products = nullptr;
   block_softmax const* softmax = nullptr;
   int visible[most_rows] = {};
   float scale[most_rows] = {};

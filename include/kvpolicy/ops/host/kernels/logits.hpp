@@ -55,7 +55,7 @@ struct swept_keys {
 
 /// The kernels for blocks of a fixed number of rows: 4, 16 or 32. A kernel that an instruction set lacks, or that would
 /// not be faster there, is null.
-struct product_kernels {
+struct block_products {
   /// out[k][r] = scale * key k . row r. A whole step of keys is read, and the keys of the next tile may be prefetched.
   using function = void (*)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
   function by[num_products];
@@ -73,7 +73,7 @@ struct product_kernels {
   constexpr void set(product_kernel which, function is) { by[static_cast<int>(which)] = is; }
   [[nodiscard]] function float_columns() const { return of(product_kernel::rows_interleaved); }
 };
-using logits_kernels = by_rows<product_kernels>;
+using logits_kernels = by_rows<block_products>;
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 

@@ -189,8 +189,8 @@ inline void multiply_four_dims(void const* const* keys, int count, int dims, voi
 }
 
 template <int Rows>
-constexpr product_kernels make_products() {
-  product_kernels made{};
+constexpr block_products make_products() {
+  block_products made{};
   made.numbers_of_a_vector = width;
   if constexpr (Rows > few_rows) {
     made.set(product_kernel::rows_interleaved, columns_of<float_products, Rows>);

@@ -7,8 +7,8 @@ struct pair_products {
 };
 
 template <int Rows>
-constexpr product_kernels make_products_of_pairs() {
-  product_kernels made = avx512::logits[Rows];  // what is not made of pairs
+constexpr block_products make_products_of_pairs() {
+  block_products made = avx512::logits[Rows];  // what is not made of pairs
   if constexpr (Rows > few_rows) {
     made.set(product_kernel::rows_interleaved_bf16, columns_of<pair_products, Rows>);
   } else {

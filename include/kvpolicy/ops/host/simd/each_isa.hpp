@@ -5,8 +5,9 @@
 //
 // kernels/norms.kernel.hpp defines an object `norms` of the type `norms_kernels`. It becomes `detail::portable::norms`,
 // `detail::avx2::norms` and `detail::avx512::norms`, and the table of these is `norms_of_isa`, which is only declared
-// where KVPOLICY_COMPILED_KERNELS is defined. The family `logits`, which has more regions, has a table of its own
-// (kernels/products.hpp). This file has no guard, because each family includes it, and kernels have none, either.
+// where KVPOLICY_COMPILED_KERNELS is defined. The family `logits`, which has more regions, defines its table itself
+// (KVPOLICY_OWN_TABLE; kernels/products.hpp). This file has no guard, because each family includes it, and kernels have
+// none, either.
 #include <kvpolicy/ops/host/simd/operations.hpp>
 #if !defined(KVPOLICY_COMPILED_KERNELS)
 

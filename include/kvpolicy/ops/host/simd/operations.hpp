@@ -65,7 +65,7 @@
 //   transposed_square(v)     AVX-512: rows of a square of four become its columns
 //
 // Comparisons and masks
-//   == < <= > & | !          false for NaN, but not_less(a, b) is true
+//   == < <= > & | !          comparisons with NaN are false, but not_less(a, b) is true
 //   either_is_nan(a, b)      less_unsigned(a, end): as numbers without a sign
 //   comparable(v)            v, or a float as a `one_float`, which is compared under -ffast-math, too
 //   any(mask)                bits_of(mask): bit i is that of number i; count_bits(kind, bits)
