@@ -196,12 +196,12 @@ NO_CODE = re.compile(r"^\s*(#|//|template\b|using\b|namespace\b|static_assert\b|
 # Lines of which no result depends: what is fetched early, how early, from which size on. Named, so that a line is left
 # out by what it says and not by where it stands. So are the sizes of a tile of registers, how much
 # of a row a loop of vectors leaves to the loop behind it, and dividing by one.
-TUNING = re.compile(r"__builtin_prefetch|_mm_sfence|\bnext\.fetch\(\)|\b(step|tile)_ahead\b|"
+TUNING = re.compile(r"__builtin_prefetch|_mm_sfence|\b(next|ahead|tile)\.next\(\)|\b(step|tile|row)_prefetcher\b|"
                     r"\bconstexpr (int|std::int64_t) (\w*ahead|line|worth_streaming|least|stretch) = |"
                     r"\bfor \(; (?P<at>\w) \+ (?P<wide>[\w* ]+) <= \w+; (?P=at) \+= (?P=wide)\)|"
                     r"\bi \+ ahead\b|\bdoubt\b|\btake_sample<|\bshare \* sample_keys::size\b|"
                     r"\blogits<\d+, \d+>\(|\bif \(shares\(\) > 1\) divide\b|"
-                    r"\bi < 2 \* keys_of_a_tile; \+\+i\) address_")
+                    r"\bi < 2 \* keys_of_a_tile; \+\+i\)|\bprefetch\(kind, ")
 ROOM = re.compile(r"\bscratch_of<|\b(?:scratch_floats|block_storage)\(|\btile = ")  # how much room there is: more of it changes nothing
 FETCHING = {"ops/host/prefetch.hpp"}  # all of it
 STATEMENT = re.compile(r"^\s*(?!return\b|throw\b|case\b|else\b)[\w:.>*\[\]()-]+?(\(.*\);|( [-+|&*]?= ).*;)$")
