@@ -101,17 +101,20 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   any_policy const policy = policy_of({});
   kv::expects(policy.pick.what != kv::any_pick::kind::lowest_one, "kvreplay", "--spec", with.spec,
               "lowest_one lists what is dropped, and kvreplay carries out what is kept");
-  any_policy const last = special ? known.parse(locret::last_of(text)) : policy;
+  auto const last_policy = [&] {
+    return known.parse(locret::last_of(text));
+  };  // with the tables of `policy_of`'s layers
   if (special) asked.how = mode::chunks;
   auto const make = [&](trace& part, group_of_layers const& group) {
     any_policy const now = group.without_policy        ? keeping_everything(policy.decides(), known)
                            : with.how == mode::prefill ? without_buffer(policy_of(group.layers), known)
                                                        : policy_of(group.layers);
     auto made = std::make_unique<replay>(asked, part, now);  // on the heap, because a device may read it
-    if (special) made->end_with(group.without_policy ? now : last, special->local());
+    if (special) made->end_with(group.without_policy ? now : last_policy(), special->local());
     return made;
   };
-  go_through(with, of, {special ? special->print(last) : kv::to_string(policy), policy.decides()}, make, whole);
+  go_through(with, of, {special ? special->print(last_policy()) : kv::to_string(policy), policy.decides()}, make,
+             whole);
 }
 
 /// Replays an admission. `policy_of(group)` makes that of a group of layers. A window as long as the trace keeps

@@ -48,7 +48,7 @@ class trace {
       }
       if (name.rfind("table.", 0) == 0) {
         std::size_t const axes = tensor.shape.size();
-        table[name.substr(6)] = from_.read(name, axes == 1 ? "L" : axes == 2 ? "LK" : "pLK");
+        table[name.substr(6)] = from_.read(name, axes == 1 ? "L" : axes == 2 ? "LK" : "xLK");
       }
       if (name.rfind("birth.", 0) == 0)
         birth[name.substr(6)] = from_.read(name, tensor.shape.size() == 1 ? "N" : "LKN");

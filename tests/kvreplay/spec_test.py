@@ -197,6 +197,17 @@ class Spec(admission_test.Admission):
         self.write(trace)
         self.fails(self.run_spec("knorm | budget(8, by=importance, table=importance)"), "table.importance")
 
+    def test_the_last_chunk_of_locret_has_the_shares_of_its_group(self):
+        """Of equally important layers each has the plain budget."""
+        trace = self.trace(11)
+        numbers = np.random.default_rng(11).integers(-96, 97, (3, 2, 40)) / 16
+        trace.stored["birth.locret"] = ("F32", numbers.astype(np.float32))
+        trace.stored["table.importance"] = ("F32", np.ones(3, np.float32))
+        self.write(trace)
+        plain = self.by_spec("locret(local=0) | budget(20)")
+        shared = self.by_spec("locret(local=0) | budget(20, by=importance, table=importance)")
+        self.assertEqual(ragged(shared), ragged(plain))
+
     def test_a_budget_of_what_was_seen(self):
         """While decoding it grows with the sequence: half of all tokens so far, by the newest position."""
         self.trace(10)

@@ -136,7 +136,7 @@ TEST_SUITE("append_column") {
     lanes.drafts = {0, 0};
     lanes.count.assign(lanes.count.size(), 20);
     lanes.count.back() = 19;
-    std::vector<float> column(at(std::int64_t{lanes.lanes} * lanes.capacity), 7.0f);
+    std::vector<float> column(at(std::int64_t{lanes.lanes} * lanes.bound), 7.0f);
     std::vector<float> const before = column;
     kv::host_executor exec(2);
     CHECK(error_of([&] { kv::ops::append_column(exec, lanes.batch(), lanes.numbers, lanes.table(column)); }) ==

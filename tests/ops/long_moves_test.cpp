@@ -162,10 +162,8 @@ TEST_SUITE("ops/gather_rows: long lanes") {
 
   TEST_CASE("verbs that move rows or look at one number at a time need no scratch") {
     kv::shape const model{.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8};
-    CHECK(kv::implementation<kv::ops::gather_rows_t, kv::host>::scratch(model, 100) == 0);
-    CHECK(kv::implementation<kv::ops::ring_append_t, kv::host>::scratch(model, 100) == 0);
-    CHECK(kv::implementation<kv::ops::ring_truncate_t, kv::host>::scratch(model, 100) == 0);
-    CHECK(kv::implementation<kv::ops::map_t, kv::host>::scratch(model, 100) == 0);
-    CHECK(kv::implementation<kv::ops::row_norm_t, kv::host>::scratch(model, 100) == 0);
+    using verbs = kv::verbs<kv::ops::gather_rows_t, kv::ops::ring_append_t, kv::ops::ring_truncate_t, kv::ops::map_t,
+                            kv::ops::row_norm_t>;
+    CHECK(kv::detail::scratch_of_verbs<kv::host>(verbs{}, model, kv::lanes{.capacity = 100}) == 0);
   }
 }
