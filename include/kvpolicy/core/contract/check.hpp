@@ -150,7 +150,7 @@ inline void check_plane(char const* call, char const* name, plane const& rows, i
   expects(rows.base != nullptr || rows.bases.data != nullptr, call, name, "null", "a plane is the engine's memory");
   check_scales(call, name, rows);
   expects(
-      rows.channels == dims || rows.element == codec::opaque, call, [&] { return std::string(name) + ".dims"; },
+      rows.channels == dims || rows.element == codec::opaque, call, [&] { return std::string(name) + ".channels"; },
       rows.channels, [&] { return "the shape says " + std::to_string(dims) + " channels"; });
   check_strides(call, name, rows, in);
 }
