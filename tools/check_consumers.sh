@@ -46,7 +46,15 @@ install_and_move() {
 by_cmake() {
   cmake -S tests/consumer -B "$work/build" -G Ninja -D CMAKE_CXX_COMPILER="$compiler" "$@" &&
     cmake --build "$work/build" &&
+    measures &&
     says "$work/build/consumer"
+}
+
+# A row of the benchmark of a scorer, where it was built.
+measures() {
+  [[ ! -x $work/build/scorer_bench ]] ||
+    "$work/build/scorer_bench" --benchmark_filter='value_aware/entries:4096/bf16/pages/threads:1/' \
+      --benchmark_min_time=0.01 2>&1 | grep 'of_read=.* over_knorm='
 }
 
 # by_pkg_config <flag>...: the same program without CMake.

@@ -94,9 +94,11 @@
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/map_lanes.hpp>
 #include <kvpolicy/ops/host/mask_rows.hpp>
+#include <kvpolicy/ops/host/mean_row.hpp>
 #include <kvpolicy/ops/host/page_bounds.hpp>
 #include <kvpolicy/ops/host/page_scores.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
@@ -140,6 +142,7 @@
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/head_table.hpp>
 #include <kvpolicy/scorers/intent_kv.hpp>
+#include <kvpolicy/scorers/keydiff.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>

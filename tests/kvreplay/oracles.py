@@ -137,6 +137,32 @@ def observed_attention(trace, layer, head, group, mass=None):
     return REDUCE[group](np.array([one / (trace.n - live) for one in each]))
 
 
+def keydiff(keys):
+    """The less a key points where keys point on average, the better; a key without a direction has the cosine 0."""
+    with np.errstate(invalid="ignore"):
+        unit = np.nan_to_num(keys / np.linalg.norm(keys, axis=1, keepdims=True))
+        anchor = unit.mean(axis=0)
+        return -np.nan_to_num(unit @ anchor / np.linalg.norm(anchor))
+
+
+def in_parts(score, ends, budget):
+    """Of a lane that grows to each of `ends` and is cut there by score(live): ordinals kept, (step, ordinal) of who went, who was
+    there and what they scored at the last decision, and how far apart the two at the closest cut are."""
+    live, events, gap, begin = [], [], np.inf, 0
+    for end in ends:
+        live, begin = live + list(range(begin, end)), end
+        there, scores = live, score(np.array(live))
+        if len(live) <= budget:
+            continue
+        order = ranking(dict(zip(live, scores)), live)
+        if budget:
+            inside, outside = (dict(zip(live, scores))[j] for j in (order[budget - 1], order[budget]))
+            gap = min(gap, inside - outside)
+        live = sorted(order[:budget])
+        events += [(end - 1, j) for j in sorted(set(there) - set(live))]
+    return live, events, there, scores, gap
+
+
 def external_rows(trace, layer, query_head, lse=None):
     """[R,N]: every row sees all entries, whatever its position."""
     logits = trace.logits_of(trace.query_rows[layer, query_head] @ trace.keys[layer, query_head // trace.group].T)

@@ -114,6 +114,12 @@ class Worked(unittest.TestCase):
         self.assertEqual(oracles.mix(0), 0xE220A8397B1DCDAF)  # the generator's first number of the seed 0
         self.assertEqual(oracles.mix(1234567), 6457827717110365317)
 
+    def test_keydiff(self):
+        np.testing.assert_allclose(oracles.keydiff(np.array([[1.0, 0], [2, 0], [0, 3]])), [-0.894427, -0.894427, -0.447214], rtol=1e-5)
+        self.assertEqual(list(oracles.keydiff(np.array([[1.0, 0], [0, 0]]))), [-1, 0])
+        kept, events, there, _, _ = oracles.in_parts(lambda live: -live.astype(float), [2, 3, 4], 2)
+        self.assertEqual((kept, events, there), ([0, 1], [(2, 2), (3, 3)], [0, 1, 3]))
+
     def test_surprise_of_two_turns(self):
         """2.0 .5 1.5, then 1.6 1.0: decayed 1.8 .45 1.35; two are put first, and one is the most recent."""
         turns = oracles.sir_llm([2.0, .5, 1.5, 1.6, 1.0], [3, 5], 3, 0, 2, 0.9, np.arange(5))
@@ -210,7 +216,7 @@ def another_score(decision, result):
     for s in decision.specified(decision.kept()):
         for j in np.flatnonzero(decision.live[s] & ~decision.forced[s]).tolist():
             if abs(decision.scores[s][j]) > 1e-2 and np.isfinite(decision.scores[s][j]):
-                result["scores"][1][s * decision.entries + j] *= 1.0001
+                result["scores"][1][s * decision.entries + j] += 1e-4 * max(abs(decision.scores[s][j]), decision.size)
                 return True
     return False
 
@@ -241,7 +247,7 @@ def an_event(decision, result):
 
 
 SPOILS = (another_entry, another_score, another_share, a_turn, an_event)
-WITHOUT = {another_share: set(SYSTEMS) - {"pyramid_kv", "lu_kv"}, a_turn: set(SYSTEMS) - {"sir_llm"}, an_event: set(SYSTEMS) - {"locret"}}  # no result of theirs has it
+WITHOUT = {another_share: set(SYSTEMS) - {"pyramid_kv", "lu_kv"}, a_turn: set(SYSTEMS) - {"sir_llm"}, an_event: set(SYSTEMS) - {"locret", "keydiff"}}  # no result of theirs has it
 
 
 def a_rehearsal(system):
@@ -249,7 +255,14 @@ def a_rehearsal(system):
     found = dict.fromkeys(SPOILS, 0)
 
     class Rehearsal(SYSTEMS[system]):
+        rehearsed, expected = True, None
+
+        def run_program(self, *arguments, **fields):
+            self.skipTest("only the program can answer")
+
         def replay(self, *arguments, **fields):
+            if self.expected is None:
+                self.skipTest("the oracle is not asked")
             result, self.told = answer(self.expected)
             return result
 
@@ -341,7 +354,7 @@ class Rehearsed(unittest.TestCase):
         self.assertEqual(set(systems_test.CONTRACTS), set(SYSTEMS))
 
     def test_every_case_agrees_with_its_oracle_and_with_nothing_else(self):
-        for system in SYSTEMS:
+        for system in sorted(set(SYSTEMS) - {"side_quest"}):  # its cases say themselves what is right
             with self.subTest(system=system):
                 admits = issubclass(SYSTEMS[system], systems_test.Admitted)
                 rehearsal, found = an_admission_rehearsed(system) if admits else a_rehearsal(system)

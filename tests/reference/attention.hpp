@@ -78,6 +78,21 @@ inline std::vector<matrix> attention_logits(lane_attention const& lane) {
   return logits;
 }
 
+/// One value per entry from logits of every row and head, whatever their positions.
+inline row reduced_logits(lane_attention const& lane, reduction rows, reduction group, bool rows_first) {
+  std::size_t const width = lane.keys.size();
+  std::vector<matrix> const logits = attention_logits(lane);
+  std::size_t const count = logits.empty() ? 0 : logits[0].size();
+  if (count == 0) return row(width, 0.0);
+  matrix parts;
+  for (std::size_t i = 0; i < (rows_first ? logits.size() : count); ++i) {
+    matrix heads;
+    for (matrix const& head : logits) heads.push_back(head[rows_first ? 0 : i]);
+    parts.push_back(rows_first ? reduced(logits[i], rows, width) : reduced(heads, group, width));
+  }
+  return reduced(parts, rows_first ? group : rows, width);
+}
+
 /// Softmax over the visible entries and the sink; other entries weigh exactly 0. A row that sees nothing gives zeros,
 /// one that sees a NaN logit gives NaN for everything it sees. (So does one whose visible logits are all -inf, or hold
 /// +inf: 0/0.)

@@ -33,6 +33,34 @@ inline row knorm_scores(matrix const& keys) {
   return result;
 }
 
+/// The mean of rows, as they are or each divided by its norm, and then as it is or divided by its own. A row of zeros
+/// stays; no rows give zeros.
+inline row mean_row(matrix const& rows, bool unit, bool unit_mean, std::size_t width) {
+  row const norms = row_norms(rows);
+  row mean(width, 0.0);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (std::size_t d = 0; d < width; ++d) {
+      double const shrink = unit && norms[i] > 0 ? norms[i] : 1;
+      mean[d] += rows[i][d] / shrink / static_cast<double>(rows.size());
+    }
+  }
+  double const norm = std::sqrt(dot(mean, mean));
+  for (double& each : mean) each /= unit_mean && norm > 0 ? norm : 1;
+  return mean;
+}
+
+/// KeyDiff: the less a key points where keys point on average, the better: -cos(k, mean of k/|k|). The cosine of a row
+/// of zeros is 0.
+inline row keydiff_scores(matrix const& keys) {
+  row result;
+  row const anchor = mean_row(keys, true, false, keys.empty() ? 0 : keys[0].size());
+  for (row const& key : keys) {
+    double const norms = std::sqrt(dot(key, key) * dot(anchor, anchor));
+    result.push_back(norms > 0 ? -dot(key, anchor) / norms : 0);
+  }
+  return result;
+}
+
 // --- StreamingLLM ----------------------------------------------------------------------------------------------------
 
 /// StreamingLLM: the first `sinks` and the last `recent` entries, strictly above sinks + recent (+ slack). With

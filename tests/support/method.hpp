@@ -62,8 +62,8 @@ class told_lanes {
         log_beta.push_back(static_cast<float>(one.log_beta[size(e)]));
         born.push_back(static_cast<float>(one.born[size(e)]));
         for (int d = 0; d < dims; ++d) {
-          keys_[size((s * bound_ + count_[s] - tokens + e) * dims + d)] =
-              static_cast<float>(one.keys[size(e)][size(d)]);
+          int const row = (s / 2 * bound_ + count_[s] - tokens + e) * 2 + s % 2;  // all heads of a token in turn
+          keys_[size(row * dims + d)] = static_cast<float>(one.keys[size(e)][size(d)]);
         }
       }
       told_of_lane& to = told[size(s)];

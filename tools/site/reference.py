@@ -5,7 +5,7 @@
     reference.py XML FOLDER    also writes FOLDER/index.md, one page for each group, and FOLDER/nav.yml with lines that name them
 
 XML is the folder xml of a run of doxygen, as tools/check_docs.sh leaves it. The public names are those of the namespaces
-kvpolicy, kvpolicy::ops, kvpolicy::engines and kvpolicy::policies. Exit status 1 if anything is wrong.
+kvpolicy, kvpolicy::ops, kvpolicy::engines, kvpolicy::policies and kvpolicy::bench. Exit status 1 if anything is wrong.
 """
 
 import fnmatch
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NAMESPACES = ("kvpolicy", "kvpolicy::ops", "kvpolicy::engines", "kvpolicy::policies")
+NAMESPACES = ("kvpolicy", "kvpolicy::ops", "kvpolicy::engines", "kvpolicy::policies", "kvpolicy::bench")
 HEADERS = "include/kvpolicy/"
 # Members that say the same of every type: how it is compared, printed and checked.
 SAME_IN_ALL = re.compile(r"operator|fields$|check$|name$|~")

@@ -34,6 +34,11 @@ struct score_view {
   return {batch, decides, {data - batch.sequence_begin * sequence - batch.layer_begin * layer, sequence, layer, head}};
 }
 
+/// The rows of scores that hold so many floats: what a scorer's `spare_rows` returns.
+[[nodiscard]] constexpr int rows_of_scores(lanes const& batch, std::int64_t floats) {
+  return static_cast<int>((floats + batch.capacity - 1) / batch.capacity);
+}
+
 /// One entry, as the argument of protections and maps.
 struct entry {
   kvpolicy::lane lane{};

@@ -87,7 +87,7 @@ struct intent_kv {
     if (mode != intent_mode::learnable) return 0;
     std::int64_t const floats = token_features::scratch_floats(batch, model.head_dim) +
                                 ops::residual_t::scratch_floats(residual, batch.capacity);
-    return static_cast<int>((floats + batch.capacity - 1) / batch.capacity);
+    return rows_of_scores(batch, floats);
   }
 
   void score(auto& exec, auto const& in, score_view const& out) const {

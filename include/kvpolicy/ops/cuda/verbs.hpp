@@ -27,8 +27,10 @@
 #include <kvpolicy/ops/cuda/lists/list_checks.hpp>
 #include <kvpolicy/ops/cuda/lists/masks.hpp>
 #include <kvpolicy/ops/cuda/lists/units_holes.hpp>
+#include <kvpolicy/ops/cuda/logits.hpp>
 #include <kvpolicy/ops/cuda/map.hpp>
 #include <kvpolicy/ops/cuda/map_lanes.hpp>
+#include <kvpolicy/ops/cuda/mean_row.hpp>
 #include <kvpolicy/ops/cuda/page_bounds.hpp>
 #include <kvpolicy/ops/cuda/page_scores.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>

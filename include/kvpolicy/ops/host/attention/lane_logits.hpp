@@ -62,13 +62,18 @@ class lane_logits {
 
   /// Packs rows [first, first + count), which are numbered head by head; the rest of the block is zero.
   void pack(row_block& block, int first, int count) {
+    pack_each(block, count, [&](int i) { return first + i; });
+  }
+  /// Packs `count` rows, of which row i has the number which(i).
+  template <class Which>
+  void pack_each(row_block& block, int count, Which const& which) {
     std::fill_n(block.packed, uses_tiles() ? row_tiles::floats(dims_, block.rows) : std::ptrdiff_t{dims_} * block.rows,
                 0.0f);
     std::fill_n(block.sink, most_rows, row_block::no_sink);
     for (int i = 0; i < count; ++i) {
-      read_row(first + i);
+      read_row(which(i));
       pack_row(by_, row_, dims_, i, block);
-      if (has_sinks()) block.sink[i] = sink((first + i) / range_.count);
+      if (has_sinks()) block.sink[i] = sink(which(i) / range_.count);
     }
   }
 

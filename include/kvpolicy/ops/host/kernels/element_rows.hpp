@@ -30,6 +30,12 @@ struct element_rows_kernels {
   sum_function sum_f32 = nullptr;
   sum_function sum_f16 = nullptr;
   sum_function sum_bf16 = nullptr;
+  /// to[d] = (to[d] + weights[0] rows[0][d]) + weights[1] rows[1][d] ...; how products are rounded is `mul_add`'s.
+  using weighted_function = void (*)(std::byte const* const* rows, std::byte const* const* ahead, float const* weights,
+                                     int count, int dims, float* to);
+  weighted_function weighted_f32 = nullptr;
+  weighted_function weighted_f16 = nullptr;
+  weighted_function weighted_bf16 = nullptr;
   /// Converts contiguous elements to floats.
   using convert_function = void (*)(std::byte const* from, int dims, float* to);
   convert_function convert_f16 = nullptr;
@@ -40,6 +46,9 @@ struct element_rows_kernels {
   }
   [[nodiscard]] sum_function sum_of(codec element) const {
     return element == codec::f32 ? sum_f32 : element == codec::f16 ? sum_f16 : sum_bf16;
+  }
+  [[nodiscard]] weighted_function weighted_of(codec element) const {
+    return element == codec::f32 ? weighted_f32 : element == codec::f16 ? weighted_f16 : weighted_bf16;
   }
 };
 

@@ -1,0 +1,107 @@
+// logits of 32 rows against the peak of the multiply-add, of one row against a read of the keys, and mean_row against
+// one; and a decision of KeyDiff, which is both verbs, against two reads.
+#include <kvpolicy/ops/logits.hpp>
+#include <kvpolicy/ops/mean_row.hpp>
+
+#include "checks.hpp"
+#include "measure.hpp"
+
+namespace {
+
+namespace kv = kvpolicy;
+
+struct fixture {
+  fixture(benchmark::State& state, int rows)
+      : entries(static_cast<int>(state.range(0))),
+        element(static_cast<kv::codec>(state.range(1))),
+        threads(static_cast<int>(state.range(2))),
+        exec(threads),
+        model(bench::one_layer, entries, element),
+        queries(bench::one_layer, entries, rows, element),
+        cache(model.view()),
+        values(static_cast<std::size_t>(cache.lanes.size()) * static_cast<std::size_t>(entries)),
+        scores(kv::contiguous_scores(cache.lanes, kv::granularity::lane, values.data(), entries)) {
+    exec.reserve(kv::implementation<kv::ops::logits_t, kv::host>::scratch(bench::one_layer, entries));
+    exec.reserve(kv::implementation<kv::ops::mean_row_t, kv::host>::scratch(bench::one_layer, entries));
+    state.SetLabel(kv::name_of(element));
+  }
+  void read() { bench::floors::read_pass(exec, model.keys().data(), model.plane_bytes()); }
+
+  int entries;
+  kv::codec element;
+  int threads;
+  kv::host_executor exec;
+  bench::model_cache model;
+  bench::model_queries queries;
+  kv::cache cache;
+  std::vector<float> values;
+  kv::score_view scores;
+};
+
+/// Rows of each of the four query heads of a lane: 8, or only one of the lane's own.
+void logits(benchmark::State& state) {
+  bool const one = state.range(3) == 1;
+  fixture on(state, one ? 1 : 8);
+  kv::query_view rows = on.queries.view(false);
+  if (one) rows.heads = on.cache.lanes.heads;
+  auto const run = [&] { kv::ops::logits(on.exec, kv::keys_of(on.cache), rows, {}, kv::replaced{}, on.scores); };
+  run();
+  auto lane = bench::lane_of(on.cache, rows, {});
+  if (one) lane.queries.resize(1);
+  auto const expected = bench::reference::reduced_logits(lane, bench::reference::reduction::mean,
+                                                         bench::reference::reduction::mean, true);
+  for (std::size_t e = 0; e < 100; ++e) {
+    if (std::abs(static_cast<double>(on.values[e]) - expected[e]) > 1e-3) return state.SkipWithError("wrong result");
+  }
+  double const operations = 2.0 * (one ? 1 : 32) * on.cache.lanes.size() * on.entries * on.cache.k.channels;
+  auto const peak = bench::floors::peak_of(on.exec.simd_level(), on.element);
+  auto const taken =
+      bench::in_turn(state, run, [&] { on.read(); }, [&] { bench::floors::peak_pass(on.exec, peak, operations); });
+  bench::report_share(state, taken, 0, one ? 1 : 2);
+}
+BENCHMARK(logits)
+    ->ArgNames({"entries", "element", "threads", "rows"})
+    ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}, {1, 32}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+void mean_row(benchmark::State& state) {
+  fixture on(state, 1);
+  bool const unit = state.range(3) != 0;
+  std::vector<float> mean(static_cast<std::size_t>(on.cache.lanes.size() * on.cache.k.channels));
+  auto const to = kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, mean.data(), on.cache.k.channels).rows;
+  auto const run = [&] { kv::ops::mean_row(on.exec, on.cache.lanes, kv::keys_of(on.cache), {.unit = unit}, to); };
+  run();
+  auto const keys = bench::decoded_rows(on.element, on.cache.k.row(0, {}, 0), on.entries, on.cache.k.channels);
+  auto const expected = bench::reference::mean_row(keys, unit, false, keys[0].size());
+  if (!bench::close({mean.data(), expected.size()}, expected, 1e-4)) return state.SkipWithError("wrong result");
+  auto const taken = bench::in_turn(state, run, [&] { on.read(); });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(mean_row)
+    ->ArgNames({"entries", "element", "threads", "unit"})
+    ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}, {0, 1}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+void keydiff(benchmark::State& state) {
+  fixture on(state, 1);
+  auto const policy = kv::eviction{.score = kv::keydiff{}, .budget = kv::per_lane{on.entries / 4}};
+  auto kept = kv::make_state(on.exec, policy, on.cache);
+  auto plan = kv::make_plan(on.exec, policy, on.cache);
+  kv::signals const in{on.cache.lanes, kv::keys_of(on.cache)};
+  auto const taken = bench::in_turn(
+      state, [&] { kv::decide(on.exec, policy, in, kept, plan); },
+      [&] {
+        on.read();
+        on.read();
+      });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(keydiff)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace

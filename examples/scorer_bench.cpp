@@ -1,0 +1,10 @@
+// Benchmarks a scorer of your own beside two of the library.
+#include <kvpolicy/bench.hpp>
+
+#include "value_aware.hpp"
+
+// example-begin bench
+KVPOLICY_BENCHMARK(value_aware{});
+
+BENCHMARK_MAIN();
+// example-end bench
