@@ -115,6 +115,19 @@ class host_executor : public serves_one_thread {
     workers_.start(*this, threads - 1);
   }
 
+  /// Like above, but on the threads of an engine, and with none of its own: run(parts, part) calls part(i) once for
+  /// each i below `parts`, which is `threads`, on any threads and in any order, and returns when all have returned. It
+  /// may call several on one thread. Other calls of this executor wait until then. `run` must outlive the executor.
+  template <class Run>
+    requires std::invocable<Run&, int, detail::worker_part const&>
+  host_executor(int threads, Run& run, isa most = best_isa()) : host_executor(1, most) {
+    expects(threads >= 1, "host_executor", "threads", threads, "at least one worker works");
+    scratch_.resize(static_cast<std::size_t>(threads));
+    workers_.start(*this, threads, {&run, [](void* pool, int parts, detail::worker_part const& part) {
+                                      (*static_cast<Run*>(pool))(parts, part);
+                                    }});
+  }
+
   [[nodiscard]] int threads() const { return static_cast<int>(scratch_.size()); }
   [[nodiscard]] isa simd_level() const { return simd_level_; }
 

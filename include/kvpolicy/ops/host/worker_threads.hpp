@@ -1,5 +1,5 @@
-// Worker threads that process the indices of a call. Work may throw or make nested calls, and the process may be
-// forked.
+// Worker threads that process the indices of a call: threads of an executor, or those of the engine. Work may throw or
+// make nested calls, and the process may be forked.
 #pragma once
 
 #include <atomic>
@@ -61,6 +61,24 @@ bool soon(Condition const& reached) {
   return false;
 }
 
+class worker_threads;
+
+/// One worker's part of a call, as an engine's threads run it.
+class worker_part {
+ public:
+  explicit worker_part(worker_threads& of) : of_(&of) {}
+  void operator()(int worker) const;
+
+ private:
+  worker_threads* of_;
+};
+
+/// An engine's own threads: run(parts, part) calls part(i) once for each i below `parts`, on any threads.
+struct threads_of_engine {
+  void* pool = nullptr;
+  void (*run)(void* pool, int parts, worker_part const& part) = nullptr;
+};
+
 /// The caller of `for_each` and further threads. A thread that wakes late misses a call whose work is done: nobody
 /// waits for it. In a process that was forked after `start`, these threads do not exist: the caller does all of the
 /// work, and nothing waits for them or touches a lock that they may have locked.
@@ -95,10 +113,17 @@ class worker_threads {
     }
   }
 
+  /// Uses an engine's threads for `count` workers instead.
+  void start(serves_one_thread const& executor, int count, threads_of_engine const& engine) {
+    executor_ = &executor;
+    engine_ = engine;
+    parts_ = count;
+  }
+
   /// See host_executor::for_each, whose caller has taken the executor. If `alone`, the caller does all of the work.
   template <class Work>
   void for_each(int count, Work const& work, bool alone = false) {
-    if (started_ == 0 || forked()) return work_alone(count, work, 0);
+    if ((started_ == 0 && parts_ == 0) || forked()) return work_alone(count, work, 0);
     thread_role const& me = this_thread_role();
     if (me.works_for == executor_) return work_alone(count, work, me.worker);
     if (working_) return work_alone(count, work, 0);
@@ -110,6 +135,8 @@ class worker_threads {
   }
 
  private:
+  friend class worker_part;
+
   struct job {
     void (*call)(void const*, int, int) = nullptr;
     void const* work = nullptr;
@@ -151,6 +178,7 @@ class worker_threads {
   }
 
   void share(job const& all) {
+    if (parts_ > 0) return share_with_engine(all);
     {
       std::lock_guard const lock(shared_.mutex);
       job_ = all;
@@ -174,6 +202,27 @@ class worker_threads {
     std::exception_ptr const thrown = std::exchange(shared_.thrown, nullptr);
     lock.unlock();
     if (thrown) std::rethrow_exception(thrown);
+  }
+
+  void share_with_engine(job const& all) {
+    job_ = all;
+    next_ = 0;
+    engine_.run(engine_.pool, parts_, worker_part(*this));
+    std::exception_ptr const thrown = std::exchange(shared_.thrown, nullptr);
+    if (thrown) std::rethrow_exception(thrown);
+    expects(next_ >= all.count, "for_each", "run", "no part of the work",
+            "an engine's threads run every part before they return");
+  }
+
+  /// One part of a call, on a thread of the engine, which may be a worker of another executor.
+  void work_for_engine(int worker) {
+    thread_role& mine = this_thread_role();
+    thread_role const before = mine;
+    mine.works_for = executor_;
+    mine.worker = worker;
+    drain(worker);
+    mine.works_for = before.works_for;
+    mine.worker = before.worker;
   }
 
   void drain(int worker) {
@@ -224,11 +273,15 @@ class worker_threads {
   bool waits_awake_ = false;  ///< there is a processor for each thread
   bool working_ = false;      ///< the caller is inside of `for_each`; only the thread that has the executor asks
   serves_one_thread const* executor_ = nullptr;
+  threads_of_engine engine_{};
+  int parts_ = 0;  ///< workers on the engine's threads; 0: it has none for this executor
   job job_{};
   std::atomic<int> next_{0};
   union {
     shared_by_all shared_;
   };
 };
+
+inline void worker_part::operator()(int worker) const { of_->work_for_engine(worker); }
 
 }  // namespace KVPOLICY_NAMESPACE::detail
