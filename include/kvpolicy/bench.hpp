@@ -29,9 +29,8 @@
 /// a quarter stays. In every iteration the scorer, `knorm` over the same rows, and a plain read of them run in turn, so
 /// that what disturbs the machine disturbs all of them:
 ///
-/// - Time: that of the decision, a median over iterations. `--benchmark_filter=` chooses rows by their names.
-/// - `of_read`: the time of reading once what the scorer's `needs` and recorders name, as a part of the decision's
-/// time.
+/// - Time: that of the decision. `--benchmark_filter=` chooses rows by their names.
+/// - `of_read`: the time of reading once what the scorer's `needs` name, as a part of the decision's time.
 /// - `over_knorm`: the decision's time for each of these bytes, over that of `knorm` for each byte of a key.
 ///
 /// Signals that are given are keys, values, the query rows of the last 32 tokens, and what the scorer's recorders
