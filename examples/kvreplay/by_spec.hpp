@@ -95,7 +95,7 @@ inline void admit_by_spec(options const& with, trace& of, stopwatch& whole) {
   if (!table.empty()) heads.emplace(of, table);
   token_tables tokens;
   auto const policy_of = [&](std::vector<int> const& layers) {
-    registry known = kv::shipped<executor>();
+    registry known = known_parts(with);
     tokens.join(known, of, with.spec);
     if (heads) known.table(table, heads->table(layers));
     return *kv::parse_cache_policy<executor>(with.spec, known).admit;
@@ -113,7 +113,7 @@ inline void admit_by_spec(options const& with, trace& of, stopwatch& whole) {
 
 inline void select_by_spec(options const& with, trace& of, stopwatch& whole) {
   refuse_options(with, {});
-  registry known = kv::shipped<executor>();
+  registry known = known_parts(with);
   token_tables tokens;
   tokens.join(known, of, with.spec);
   any_selection const policy = *kv::parse_cache_policy<executor>(with.spec, known).select;

@@ -76,7 +76,7 @@ any_policy keeping_everything(kv::granularity decides, registry const& known) {
 }
 
 void evict(options const& with, trace& of, stopwatch& whole) {
-  registry known = kv::shipped<executor>();
+  registry known = known_parts(with);
   known.set(kv::intent_kv{.residual = of.residual()});  // a spec cannot set the weights: they are in the trace
   options asked = with;
   asked.set = with_rows_there(with, of);
@@ -188,7 +188,7 @@ void read_pages_by(options const& with, trace& of, stopwatch& whole) {
 int work(options const& with) {
   stopwatch whole;
   if (with.list) {
-    auto const all = listing();
+    auto const all = listing(with);
     with.json ? fmt::print("{}\n", all.dump(1)) : print_listing(all);
     return 0;
   }

@@ -222,9 +222,9 @@ struct policy_info {
   return {"prefill", "decode", "turns", "chunks", "layers"};
 }
 
-[[nodiscard]] inline std::vector<policy_info> all_policies() {
+[[nodiscard]] inline std::vector<policy_info> all_policies(options const& with) {
   std::vector<policy_info> all;
-  for (kv::scorer_info const& one : kv::shipped<executor>().list()) {
+  for (kv::scorer_info const& one : known_parts(with).list()) {
     all.push_back({one.name, one.fields, one.needs, modes_of(one), one.decides});
     if (one.name == locret_fields::name) all.back().fields = kv::list_fields(locret_fields{});
     for (std::string& each : all.back().signals) each = tensor_of(each);
@@ -253,7 +253,7 @@ inline void check_section(options const& with) {
 /// Checks that the policy of the command line exists and has the mode.
 inline void check_named(options const& with) {
   if (with.section != "evict") return check_section(with);
-  std::vector<policy_info> const all = all_policies();
+  std::vector<policy_info> const all = all_policies(with);
   auto const found = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.name == with.policy; });
   if (found == all.end()) {
     std::vector<std::string> names;

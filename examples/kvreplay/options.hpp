@@ -3,7 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <concepts>
 #include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/plugin.hpp>
 #include <string>
 #include <vector>
 
@@ -34,7 +36,7 @@ struct options {
   std::string trace, policy, spec, out, html;
   std::string docs = "docs/kvreplay.md";  ///< where the page's link to the documentation leads
   std::string section = "evict";          ///< of the spec: admit, select or evict
-  std::vector<std::string> set, protect, no_policy;
+  std::vector<std::string> set, protect, no_policy, plugins;
   std::string budget, ratio, rounding, scope, floor, sinks, recent, granularity, reduce;
   std::string mode_name = "prefill", layout_name = "compact", device = examples::device_name;
   int prefill = 0;
@@ -49,6 +51,7 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("trace", to.trace, "a safetensors file");
   app.add_flag("--list", to.list, "every policy: fields, types, defaults, signals, granularity, modes");
   app.add_flag("--describe", to.describe, "what the trace holds");
+  app.add_option("--plugin", to.plugins, "a shared library with parts of your own; repeatable");
   app.add_option("--policy", to.policy, "its name, as --list prints it");
   app.add_option("--spec", to.spec,
                  "a whole policy, such as 'snapkv | budget(64)', instead of --policy and its options");
@@ -76,6 +79,24 @@ inline void add_to(CLI::App& app, options& to) {
   examples::add_output_option(app, "--html", to.html, "write what every lane held, step by step, into this HTML file");
   app.add_option("--docs", to.docs, "where the link of that page to the documentation leads");
   app.add_flag("--json", to.json, "print one JSON object");
+}
+
+/// What the library ships, and the parts of plugins.
+[[nodiscard]] inline registry known_parts(options const& with) {
+  registry known = kv::shipped<executor>();
+  for (std::string const& file : with.plugins) {
+    if constexpr (std::same_as<executor, kv::host_executor>) {
+      try {
+        kv::load_plugin(file, known);
+      } catch (kv::invalid_argument const& wrong) {
+        std::string const said = wrong.what();
+        throw kv::invalid_argument("kvreplay: --plugin" + said.substr(std::string_view("load_plugin: file").size()));
+      }
+    } else {
+      kv::expects(false, "kvreplay", "--plugin", file, "its parts are built for the host");
+    }
+  }
+  return known;
 }
 
 /// H2O's budget if only its two parts are given: their sum.
@@ -201,8 +222,10 @@ inline void settle(options& with) {
     with.policy = sections.front().parts.front().name;
   }
   kv::expects(with.describe || !with.policy.empty(), "kvreplay", "--policy", "missing", "--list prints their names");
-  examples::expect_no_input("kvreplay", "--out", with.out, {with.trace});
-  examples::expect_no_input("kvreplay", "--html", with.html, {with.trace});
+  std::vector<std::string> inputs = with.plugins;
+  inputs.push_back(with.trace);
+  examples::expect_no_input("kvreplay", "--out", with.out, inputs);
+  examples::expect_no_input("kvreplay", "--html", with.html, inputs);
   bool const apart = with.html.empty() || with.out.empty() || !kv::same_file(with.html, with.out);
   kv::expects(apart && (with.html.empty() || with.html != with.out), "kvreplay", "--html", with.html,
               "the results of --out are written there");

@@ -19,7 +19,7 @@ struct policy_text {
 
 [[nodiscard]] inline nlohmann::json fields_set(options const& with) {
   nlohmann::json fields = nlohmann::json::object();
-  for (policy_info const& one : all_policies()) {
+  for (policy_info const& one : all_policies(with)) {
     if (one.name != with.policy) continue;
     for (kv::field_info const& field : one.fields) fields[field.name] = field.value;
   }
@@ -71,9 +71,9 @@ inline void print_summary(nlohmann::json const& of) {
 }
 
 /// Lists every policy with its fields, defaults, signals, granularity and modes.
-[[nodiscard]] inline nlohmann::json listing() {
+[[nodiscard]] inline nlohmann::json listing(options const& with) {
   nlohmann::json all = nlohmann::json::array();
-  for (policy_info const& one : all_policies()) {
+  for (policy_info const& one : all_policies(with)) {
     nlohmann::json fields = nlohmann::json::array();
     for (kv::field_info const& each : one.fields) {
       fields.push_back({{"name", each.name}, {"type", each.type}, {"default", each.value}});

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <kvpolicy/ops/gather_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/lane_moves.hpp>
 #include <kvpolicy/ops/host/listed_marks.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
@@ -35,6 +36,7 @@ void copy_rows_one_by_one(host_executor const& exec, plane const& rows, ordinal_
   int const bytes = rows.contiguous() ? rows.channels * bytes_of(rows.element) : 0;
   bool const streams = exec.simd_level() >= isa::avx2 && bytes % line == 0 &&
                        std::int64_t{which.end - which.begin} * bytes >= worth_streaming;
+  auto const stream = element_rows_of_isa[exec.simd_level()].stream;
   for (int i = which.begin; i < which.end; ++i) {
     if (i + ahead < which.end) {
       std::byte const* const next = source(i + ahead);
@@ -43,7 +45,7 @@ void copy_rows_one_by_one(host_executor const& exec, plane const& rows, ordinal_
     std::byte const* const from = source(i);
     std::byte* const to = target(i);
     if (streams && reinterpret_cast<std::uintptr_t>(to) % line == 0) {
-      stream_lines(from, to, bytes);
+      stream(from, to, bytes);
     } else {
       move_row(rows, from, to);
     }

@@ -1,4 +1,4 @@
-// Sums of rows of f32, f16 and bf16 elements in float, for each instruction set.
+// Sums of rows of f32, f16 and bf16 elements in float, and copies of rows, for each instruction set.
 //
 // Every number is added to its sum in the order of the rows, so all instruction sets give the same bits.
 #pragma once
@@ -40,6 +40,9 @@ struct element_rows_kernels {
   using convert_function = void (*)(std::byte const* from, int dims, float* to);
   convert_function convert_f16 = nullptr;
   convert_function convert_bf16 = nullptr;
+  /// Copies whole cache lines to a place that begins with one, by stores that do not fetch the line that they
+  /// overwrite. `finish_streams` must follow the last copy, so that other threads see what was written.
+  void (*stream)(std::byte const* from, std::byte* to, int bytes) = nullptr;
 
   [[nodiscard]] function of(codec element) const {
     return element == codec::f32 ? f32 : element == codec::f16 ? f16 : bf16;

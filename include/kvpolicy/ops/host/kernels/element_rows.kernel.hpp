@@ -68,6 +68,10 @@ inline void convert(std::byte const* from, int dims, float* to) {
   });
 }
 
+inline void stream_lines(std::byte const* from, std::byte* to, int bytes) {
+  for (int at = 0; at < bytes; at += 4 * width) stream(load_words(from + at), to + at);
+}
+
 inline constexpr element_rows_kernels element_rows{
     .f32 = add_rows<codec::f32>,
     .f16 = add_rows<codec::f16>,
@@ -81,4 +85,5 @@ inline constexpr element_rows_kernels element_rows{
     .weighted_bf16 = add_weighted_rows<codec::bf16>,
     .convert_f16 = convert<codec::f16>,
     .convert_bf16 = convert<codec::bf16>,
+    .stream = stream_lines,
 };

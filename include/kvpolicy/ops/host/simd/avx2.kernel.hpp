@@ -64,6 +64,7 @@ KVPOLICY_OP ints iota(vector_tag, int first) {
   return {_mm256_add_epi32(_mm256_set1_epi32(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))};
 }
 KVPOLICY_OP void store(ints some, int* to) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), some.raw); }
+KVPOLICY_OP void stream(ints some, std::byte* to) { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), some.raw); }
 KVPOLICY_OP ints operator+(ints a, ints b) { return {_mm256_add_epi32(a.raw, b.raw)}; }
 KVPOLICY_OP mask operator==(ints a, ints b) { return {_mm256_cmpeq_epi32(a.raw, b.raw)}; }
 KVPOLICY_OP mask operator>(ints a, ints b) { return {_mm256_cmpgt_epi32(a.raw, b.raw)}; }

@@ -94,6 +94,7 @@ KVPOLICY_OP ints iota(vector_tag, int first) {
   return {_mm512_add_epi32(_mm512_set1_epi32(first), step)};
 }
 KVPOLICY_OP void store(ints some, int* to) { _mm512_storeu_si512(to, some.raw); }
+KVPOLICY_OP void stream(ints some, std::byte* to) { _mm512_stream_si512(reinterpret_cast<__m512i*>(to), some.raw); }
 KVPOLICY_OP ints operator+(ints a, ints b) { return {_mm512_add_epi32(a.raw, b.raw)}; }
 KVPOLICY_OP mask operator==(ints a, ints b) { return {_mm512_cmpeq_epi32_mask(a.raw, b.raw)}; }
 KVPOLICY_OP mask operator>(ints a, ints b) { return {_mm512_cmpgt_epi32_mask(a.raw, b.raw)}; }

@@ -36,6 +36,7 @@
 //   nonzero(kind, bytes)     a mask: byte i is not 0
 //   compress_store(v, bits, n, room, p)       the n numbers whose bit is set, one after the other; nothing is written
 //                            after them, unless there is room for a whole vector
+//   stream(ints, p)          to a whole vector's place, whose line is not fetched before; `finish_streams` follows
 //   store_roots(doubles, p)  square roots, each rounded to a float
 //
 // Arithmetic. g++ fuses a product and a sum, unless the product is `mul_rounded` or has passed `keep_rounded`; clang
@@ -122,17 +123,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Copies whole cache lines to a place that begins with one, by stores that do not fetch the line that they overwrite.
-/// `finish_streams` must follow the last copy, so that other threads see what was written.
-inline void stream_lines(std::byte const* from, std::byte* to, int bytes) {
-#if defined(__x86_64__)
-  for (int at = 0; at < bytes; at += 16) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), _mm_loadu_si128(reinterpret_cast<__m128i const*>(from + at)));
-  }
-#else
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
-#endif
-}
+/// Follows the last `stream`, so that other threads see what was written.
 inline void finish_streams() {
 #if defined(__x86_64__)
   _mm_sfence();

@@ -73,6 +73,7 @@ KVPOLICY_OP void load_columns(Row const& row, floats (&column)[4]) {
 }
 KVPOLICY_OP void store(floats some, float* to) { store_raw(some.raw, to); }
 KVPOLICY_OP void store(ints some, int* to) { store_raw(some.raw, to); }
+KVPOLICY_OP void stream(ints some, std::byte* to) { std::memcpy(to, &some.raw, sizeof some.raw); }
 KVPOLICY_OP void store_roots(doubles a, float* to) {
   for (int i = 0; i < width / 2; ++i) to[i] = static_cast<float>(__builtin_sqrt(a.raw[i]));
 }
