@@ -55,7 +55,7 @@ def source_of(root: Path, name: str) -> str | None:
 def is_built(root: Path, name: str) -> bool:
     """True if a CMakeLists.txt names the file's stem, or a source that one names includes it. Every header of the library is included."""
     path = root / name.partition("#")[0]
-    if name.startswith("include/kvpolicy/") or re.fullmatch(r"tests/.*_test\.cpp", name):  # tests/CMakeLists.txt builds all of them
+    if name.startswith("include/kvpolicy/") or re.fullmatch(r"tests/.*_test\.cpp", name.partition("#")[0]):  # tests/CMakeLists.txt builds all of them
         return True
     lists = "\n".join(f.read_text() for f in root.glob("*/**/CMakeLists.txt") if "build" not in f.relative_to(root).parts)
     if re.search(rf"\b{re.escape(path.stem)}\b", lists):

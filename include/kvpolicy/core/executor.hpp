@@ -14,6 +14,11 @@ namespace KVPOLICY_NAMESPACE {
 /// the scratch memory. `make_plan` and `make_state` size the scratch with `reserve`, so that a decision allocates
 /// nothing. Use one executor for each stream. One that derives from `serves_one_thread` refuses the calls of a thread
 /// while it works for another.
+///
+/// An executor that derives from one of the library's may watch what it runs, by two members that are called where it
+/// has them. `range(char const* verb)` is called when a verb begins; what it returns is destroyed when the verb
+/// returns, which on a device is when its kernels are in the stream. `decided(policy, plan)` is called when a decision
+/// has been made; on the host `plan.report()` says what it did. Neither may throw.
 template <class E>
 concept executor = requires(E& exec, std::size_t bytes, std::byte* to, std::byte const* from) {
   typename E::backend;

@@ -95,6 +95,7 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet const&
     pick_by_rule(exec, policy, all_signals, rule, scores, keep);
   });
   into.publish(keep);
+  if constexpr (requires { exec.decided(policy, into); }) exec.decided(policy, into);
 }
 
 template <executor Executor, class Policy, class Given>

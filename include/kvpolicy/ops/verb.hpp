@@ -32,6 +32,8 @@ consteval bool arguments_fit() {
   }
 }
 
+struct no_range {};
+
 /// The name of a verb in errors that are not its own.
 template <class Verb>
 consteval char const* name_of_verb() {
@@ -39,6 +41,16 @@ consteval char const* name_of_verb() {
     return Verb::name;
   } else {
     return "a verb";
+  }
+}
+
+/// What an executor that watches its verbs returns when one begins, or nothing: see `executor`.
+template <class Executor>
+[[nodiscard]] auto range_of(Executor& exec, [[maybe_unused]] char const* verb) {
+  if constexpr (requires { exec.range(verb); }) {
+    return exec.range(verb);
+  } else {
+    return no_range{};
   }
 }
 
@@ -62,6 +74,7 @@ struct verb {
       if constexpr (detail::reads_on_host<backend> && requires { Verb::name; }) {
         (detail::refuse_counts_in(Verb::name, args), ...);
       }
+      [[maybe_unused]] auto const range = detail::range_of(exec, detail::name_of_verb<Verb>());
       return implementation<Verb, backend>::run(exec, std::forward<Args>(args)...);
     }
   }

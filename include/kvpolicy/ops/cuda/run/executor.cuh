@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#if defined(KVPOLICY_NVTX)
+#include <nvtx3/nvToolsExt.h>
+#endif
 
 #include <cstddef>
 #include <cstdint>
@@ -60,6 +63,18 @@ class device_pool final : public device_memory {
 class cuda_executor : public serves_one_thread {
  public:
   using backend = cuda;
+
+#if defined(KVPOLICY_NVTX)
+  /// With KVPOLICY_NVTX, each verb is a range of its name in NVIDIA's profilers.
+  class nvtx_range {
+   public:
+    explicit nvtx_range(char const* verb) { nvtxRangePushA(verb); }
+    ~nvtx_range() { nvtxRangePop(); }
+    nvtx_range(nvtx_range const&) = delete;
+    nvtx_range& operator=(nvtx_range const&) = delete;
+  };
+  [[nodiscard]] static nvtx_range range(char const* verb) { return nvtx_range(verb); }
+#endif
 
   /// A buffer of `count` zeroed values in the memory of this executor's device. It is freed in the order of the stream,
   /// which must outlive it.
