@@ -93,52 +93,46 @@ launch_numbers numbers_of(int threads, int entries) {
 
 TEST_SUITE("device/attention_mass") {
   TEST_CASE("masses are the host's in every domain, reduction and order") {
-    holds(
-        "device == host",
-        [] {
-          mock_options shape = any_mock(6);
-          shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
-          shape.shared_entries = *rc::gen::arbitrary<bool>();
-          RC_LOG() << shape << '\n';
-          int const rows = *rc::gen::element(1, 3, 0, 9, 17);
-          batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
-                   rows + *rc::gen::element(0, 0, 4), shape.rows);
-          kv::attention_mass_options how = any_options();
-          auto decides = kv::granularity::lane;
-          if (shape.shared_entries) {
-            decides = *rc::gen::element(kv::granularity::layer, kv::granularity::sequence);
-            how.accumulate = false;
-            if (how.domain != kv::key_domain::candidates) {
-              how.lanes = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
-            }
-          }
-          kv::query_view view = of.queries.view();
-          if (*rc::gen::arbitrary<bool>()) view.position = {};
-          auto const before = of.cache.save();
-          kv::host_executor host;
-          device_executor device(shape.seed);
-          RC_ASSERT(alike(of.mass(device, view, how, decides), of.mass(host, view, how, decides)));
-          RC_ASSERT(of.cache.save() == before);
-        },
-        40);
+    holds("device == host", 40, [] {
+      mock_options shape = any_mock(6);
+      shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
+      shape.shared_entries = *rc::gen::arbitrary<bool>();
+      RC_LOG() << shape << '\n';
+      int const rows = *rc::gen::element(1, 3, 0, 9, 17);
+      batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
+               rows + *rc::gen::element(0, 0, 4), shape.rows);
+      kv::attention_mass_options how = any_options();
+      auto decides = kv::granularity::lane;
+      if (shape.shared_entries) {
+        decides = *rc::gen::element(kv::granularity::layer, kv::granularity::sequence);
+        how.accumulate = false;
+        if (how.domain != kv::key_domain::candidates) {
+          how.lanes = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
+        }
+      }
+      kv::query_view view = of.queries.view();
+      if (*rc::gen::arbitrary<bool>()) view.position = {};
+      auto const before = of.cache.save();
+      kv::host_executor host;
+      device_executor device(shape.seed);
+      RC_ASSERT(alike(of.mass(device, view, how, decides), of.mass(host, view, how, decides)));
+      RC_ASSERT(of.cache.save() == before);
+    });
   }
 
   TEST_CASE("log-sum-exps that are given are taken where the host takes them") {
-    holds(
-        "device == host, lse",
-        [] {
-          mock_options const shape = any_mock(4);
-          batch of(shape, kv::codec::f32, 5, 5, content::smooth);
-          of.queries.bring_lse();
-          for (int s = 0; s < shape.sequences; ++s) {
-            for (int r = 0; r < 5; ++r) of.queries.set_lse(s, 0, shape.model.query_heads - 1, r, 0.25 * r);
-          }
-          auto const how = any_options();
-          kv::host_executor host;
-          device_executor device;
-          RC_ASSERT(alike(of.mass(device, of.queries.view(), how), of.mass(host, of.queries.view(), how)));
-        },
-        20);
+    holds("device == host, lse", 20, [] {
+      mock_options const shape = any_mock(4);
+      batch of(shape, kv::codec::f32, 5, 5, content::smooth);
+      of.queries.bring_lse();
+      for (int s = 0; s < shape.sequences; ++s) {
+        for (int r = 0; r < 5; ++r) of.queries.set_lse(s, 0, shape.model.query_heads - 1, r, 0.25 * r);
+      }
+      auto const how = any_options();
+      kv::host_executor host;
+      device_executor device;
+      RC_ASSERT(alike(of.mass(device, of.queries.view(), how), of.mass(host, of.queries.view(), how)));
+    });
   }
 
   TEST_CASE("no number of a launch changes a bit, and 4097 entries are the host's") {
@@ -158,53 +152,47 @@ TEST_SUITE("device/attention_mass") {
   }
 
   TEST_CASE("rows that shared memory has no room for are read again, to the same bits") {
-    holds(
-        "little shared memory == much",
-        [] {
-          mock_options shape = any_mock(2);
-          shape.model.head_dim = *rc::gen::element(16, 80);
-          shape.model.query_heads = shape.model.kv_heads * 5;
-          shape.element = *rc::gen::element(kv::codec::f16, kv::codec::bf16);
-          shape.padding = 0;
-          shape.rows = *rc::gen::element(content::smooth, content::troubled);
-          batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), 9, 9, content::smooth);
-          kv::attention_mass_options const how = any_options();
-          launch_numbers little = numbers_of(64, 128);
-          little.shared_bytes = shape.model.head_dim == 16 ? 26 * 1024 : 33 * 1024;
-          kv::host_executor host;
-          device_executor small(little, 5), large(7);
-          auto const found = of.mass(small, of.queries.view(), how);
-          RC_ASSERT(alike(found, of.mass(host, of.queries.view(), how), 3e-5f));
-          RC_ASSERT(alike(of.mass(large, of.queries.view(), how), found, 0));
-        },
-        20);
+    holds("little shared memory == much", 20, [] {
+      mock_options shape = any_mock(2);
+      shape.model.head_dim = *rc::gen::element(16, 80);
+      shape.model.query_heads = shape.model.kv_heads * 5;
+      shape.element = *rc::gen::element(kv::codec::f16, kv::codec::bf16);
+      shape.padding = 0;
+      shape.rows = *rc::gen::element(content::smooth, content::troubled);
+      batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), 9, 9, content::smooth);
+      kv::attention_mass_options const how = any_options();
+      launch_numbers little = numbers_of(64, 128);
+      little.shared_bytes = shape.model.head_dim == 16 ? 26 * 1024 : 33 * 1024;
+      kv::host_executor host;
+      device_executor small(little, 5), large(7);
+      auto const found = of.mass(small, of.queries.view(), how);
+      RC_ASSERT(alike(found, of.mass(host, of.queries.view(), how), 3e-5f));
+      RC_ASSERT(alike(of.mass(large, of.queries.view(), how), found, 0));
+    });
   }
 
   TEST_CASE("sums over more rows than shared memory has room for are made piece by piece, to the same bits") {
-    holds(
-        "little shared memory == much, sums",
-        [] {
-          mock_options shape = any_mock(2);
-          shape.model.head_dim = *rc::gen::element(16, 80, 128);
-          shape.model.query_heads = shape.model.kv_heads * 5;
-          shape.element = *rc::gen::element(kv::codec::f16, kv::codec::bf16);
-          shape.padding = 0;
-          batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), 21, 21, content::smooth);
-          kv::attention_mass_options how = any_options();
-          how.rows = *rc::gen::element(kv::reduction::sum, kv::reduction::mean);
-          how.group = *rc::gen::element(kv::reduction::sum, kv::reduction::mean);
-          how.order = *rc::gen::element(kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows);
-          how.last_rows = 0;
-          if (*rc::gen::arbitrary<bool>()) of.queries.bring_lse();
-          launch_numbers little = numbers_of(*rc::gen::element(32, 64, 96), 128);
-          little.shared_bytes = 16 * 1024;
-          kv::host_executor host;
-          device_executor small(little, 5), large(numbers_of(128, 1024), 7);
-          auto const found = of.mass(small, of.queries.view(), how);
-          RC_ASSERT(alike(found, of.mass(host, of.queries.view(), how), 3e-5f));
-          RC_ASSERT(alike(of.mass(large, of.queries.view(), how), found, 0));
-        },
-        20);
+    holds("little shared memory == much, sums", 20, [] {
+      mock_options shape = any_mock(2);
+      shape.model.head_dim = *rc::gen::element(16, 80, 128);
+      shape.model.query_heads = shape.model.kv_heads * 5;
+      shape.element = *rc::gen::element(kv::codec::f16, kv::codec::bf16);
+      shape.padding = 0;
+      batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), 21, 21, content::smooth);
+      kv::attention_mass_options how = any_options();
+      how.rows = *rc::gen::element(kv::reduction::sum, kv::reduction::mean);
+      how.group = *rc::gen::element(kv::reduction::sum, kv::reduction::mean);
+      how.order = *rc::gen::element(kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows);
+      how.last_rows = 0;
+      if (*rc::gen::arbitrary<bool>()) of.queries.bring_lse();
+      launch_numbers little = numbers_of(*rc::gen::element(32, 64, 96), 128);
+      little.shared_bytes = 16 * 1024;
+      kv::host_executor host;
+      device_executor small(little, 5), large(numbers_of(128, 1024), 7);
+      auto const found = of.mass(small, of.queries.view(), how);
+      RC_ASSERT(alike(found, of.mass(host, of.queries.view(), how), 3e-5f));
+      RC_ASSERT(alike(of.mass(large, of.queries.view(), how), found, 0));
+    });
   }
 
   TEST_CASE("an infinite key is no NaN where a row is the sum of two numbers") {

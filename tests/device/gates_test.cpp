@@ -110,32 +110,28 @@ mock_options small(int dims, int bound) {
 
 TEST_SUITE("device/gates") {
   TEST_CASE("the gates are the host's to 1e-5") {
-    holds(
-        "any lanes",
-        [] {
-          mock_options shape = any_mock(6);
-          shape.model.value_dim = shape.skew = 0;
-          bool const latent = shape.memory == arrangement::latent || shape.memory == arrangement::latent_view;
-          if (latent) shape.memory = arrangement::nhd;  // the gate reads values as long as keys
-          shape.rows = *rc::gen::element(content::smooth, content::troubled);
-          int const hidden = *rc::gen::element(1, 7, 64, 65, 256);
-          if (hidden * shape.model.head_dim > 2000) shape.bound = *rc::gen::element(1, 5);
-          mock_cache cache(shape);
-          fill(cache, true);
-          gates const of(cache, hidden, *rc::gen::element(1, 5, 33, 100));
-          kv::lanes const batch =
-              cache.lanes().layers_only(*rc::gen::inRange(0, shape.model.layers), shape.model.layers);
-          kv::host_executor host;
-          device_executor device(numbers(*rc::gen::element(32, 64, 128), *rc::gen::element(1, 40)), shape.seed);
-          std::vector<float> const expected = answers(host, cache, of, batch);
-          std::vector<float> const found = answers(device, cache, of, batch);
-          for (std::size_t i = 0; i < expected.size(); ++i) {
-            RC_ASSERT(std::isnan(expected[i]) == std::isnan(found[i]));
-            bool const close = std::abs(expected[i] - found[i]) <= 1e-5f * std::max(1.0f, std::abs(expected[i]));
-            RC_ASSERT(close || std::isnan(found[i]) || expected[i] == found[i]);
-          }
-        },
-        100);
+    holds("any lanes", 100, [] {
+      mock_options shape = any_mock(6);
+      shape.model.value_dim = shape.skew = 0;
+      bool const latent = shape.memory == arrangement::latent || shape.memory == arrangement::latent_view;
+      if (latent) shape.memory = arrangement::nhd;  // the gate reads values as long as keys
+      shape.rows = *rc::gen::element(content::smooth, content::troubled);
+      int const hidden = *rc::gen::element(1, 7, 64, 65, 256);
+      if (hidden * shape.model.head_dim > 2000) shape.bound = *rc::gen::element(1, 5);
+      mock_cache cache(shape);
+      fill(cache, true);
+      gates const of(cache, hidden, *rc::gen::element(1, 5, 33, 100));
+      kv::lanes const batch = cache.lanes().layers_only(*rc::gen::inRange(0, shape.model.layers), shape.model.layers);
+      kv::host_executor host;
+      device_executor device(numbers(*rc::gen::element(32, 64, 128), *rc::gen::element(1, 40)), shape.seed);
+      std::vector<float> const expected = answers(host, cache, of, batch);
+      std::vector<float> const found = answers(device, cache, of, batch);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        RC_ASSERT(std::isnan(expected[i]) == std::isnan(found[i]));
+        bool const close = std::abs(expected[i] - found[i]) <= 1e-5f * std::max(1.0f, std::abs(expected[i]));
+        RC_ASSERT(close || std::isnan(found[i]) || expected[i] == found[i]);
+      }
+    });
   }
 
   TEST_CASE("neither launch numbers nor the rows beside change a bit") {

@@ -328,26 +328,23 @@ void replaces_alike() {
 
 TEST_SUITE("device/lane_order") {
   TEST_CASE("any dropped entries: lists or rows, columns of all widths, positions that lanes share or do not") {
-    holds("replaced and sorted", replaces_alike, 40);
+    holds("replaced and sorted", 40, replaces_alike);
   }
 
   TEST_CASE("decoding that puts the newest entry into the dropped one's place is the host's, step after step") {
-    holds("streaming_llm", [] { with_protections(kv::streaming_llm{.sinks = *rc::gen::inRange(0, 6)}); }, 20);
-    holds("random", [] { with_protections(kv::random_scores{}); }, 20);
-    holds("knorm", [] { with_protections(kv::recorded_knorm{}); }, 20);
+    holds("streaming_llm", 20, [] { with_protections(kv::streaming_llm{.sinks = *rc::gen::inRange(0, 6)}); });
+    holds("random", 20, [] { with_protections(kv::random_scores{}); });
+    holds("knorm", 20, [] { with_protections(kv::recorded_knorm{}); });
   }
 
   TEST_CASE("scores that the engine gives, in any order, with NaN and ties") {
-    holds(
-        "masses",
-        [] {
-          slot_options const how = any_shape();
-          decides_alike(kv::eviction{.score = kv::h2o{.recent = *rc::gen::inRange(-1, 9)},
-                                     .budget = kv::per_lane{*rc::gen::inRange(0, how.bound)},
-                                     .pick = kv::lowest_one{}},
-                        how);
-        },
-        40);
+    holds("masses", 40, [] {
+      slot_options const how = any_shape();
+      decides_alike(kv::eviction{.score = kv::h2o{.recent = *rc::gen::inRange(-1, 9)},
+                                 .budget = kv::per_lane{*rc::gen::inRange(0, how.bound)},
+                                 .pick = kv::lowest_one{}},
+                    how);
+    });
   }
 
   TEST_CASE("what cannot be done is told, and changes nothing") {

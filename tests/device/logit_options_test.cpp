@@ -137,28 +137,25 @@ TEST_SUITE("device/logit_options") {
   }
 
   TEST_CASE("every layer and head has its own sink, in every memory, domain, reduction and order") {
-    holds(
-        "device with logit options == host",
-        [] {
-          mock_options shape = any_mock(6);
-          shape.shared_entries = *rc::gen::arbitrary<bool>();
-          RC_LOG() << shape << '\n';
-          auto const coin = [] { return *rc::gen::arbitrary<bool>(); };
-          batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16),
-                   *rc::gen::element(1, 3, 0, 9, 17), coin(), coin(), coin());
-          kv::attention_mass_options const how = any_options();
-          auto const decides = shape.shared_entries ? kv::granularity::sequence : kv::granularity::lane;
-          if (coin()) {
-            of.queries.bring_lse();
-            for (int s = 0; s < shape.sequences; ++s) {
-              for (int r = 0; r < of.queries.rows(); ++r) of.queries.set_lse(s, 0, 0, r, 0.25 * r);
-            }
-          }
-          kv::host_executor host;
-          device_executor device(shape.seed);
-          RC_ASSERT(alike(of.mass(device, how, decides), of.mass(host, how, decides)));
-        },
-        40);
+    holds("device with logit options == host", 40, [] {
+      mock_options shape = any_mock(6);
+      shape.shared_entries = *rc::gen::arbitrary<bool>();
+      RC_LOG() << shape << '\n';
+      auto const coin = [] { return *rc::gen::arbitrary<bool>(); };
+      batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16),
+               *rc::gen::element(1, 3, 0, 9, 17), coin(), coin(), coin());
+      kv::attention_mass_options const how = any_options();
+      auto const decides = shape.shared_entries ? kv::granularity::sequence : kv::granularity::lane;
+      if (coin()) {
+        of.queries.bring_lse();
+        for (int s = 0; s < shape.sequences; ++s) {
+          for (int r = 0; r < of.queries.rows(); ++r) of.queries.set_lse(s, 0, 0, r, 0.25 * r);
+        }
+      }
+      kv::host_executor host;
+      device_executor device(shape.seed);
+      RC_ASSERT(alike(of.mass(device, how, decides), of.mass(host, how, decides)));
+    });
   }
 
   TEST_CASE("no number of a launch changes a bit") {

@@ -148,13 +148,10 @@ mock_options any_shape() {
 
 template <class Policy>
 void agree(char const* name, Policy const& policy) {
-  holds(
-      name,
-      [&] {
-        mock_options const shape = any_shape();
-        RC_ASSERT(history_of<kv::host_executor>(shape, policy) == history_of<device_executor>(shape, policy));
-      },
-      10);
+  holds(name, 10, [&] {
+    mock_options const shape = any_shape();
+    RC_ASSERT(history_of<kv::host_executor>(shape, policy) == history_of<device_executor>(shape, policy));
+  });
 }
 
 TEST_SUITE("device/policies") {
@@ -196,15 +193,12 @@ TEST_SUITE("device/policies") {
 #endif
 
   TEST_CASE("a selection reads on the device the pages that it reads on the host") {
-    holds(
-        "quest",
-        [] {
-          mock_options shape = any_shape();
-          shape.sequences = 1;
-          auto const policy = kv::policies::quest({.budget = 12, .score = {.page = 4}, .dense_layers = 1});
-          RC_ASSERT(selections_of<kv::host_executor>(shape, policy) == selections_of<device_executor>(shape, policy));
-        },
-        20);
+    holds("quest", 20, [] {
+      mock_options shape = any_shape();
+      shape.sequences = 1;
+      auto const policy = kv::policies::quest({.budget = 12, .score = {.page = 4}, .dense_layers = 1});
+      RC_ASSERT(selections_of<kv::host_executor>(shape, policy) == selections_of<device_executor>(shape, policy));
+    });
   }
 }
 

@@ -109,125 +109,116 @@ struct long_sequence {
 
 TEST_SUITE("device/residual") {
   TEST_CASE("sums of keys and memory are the host's, bit for bit") {
-    holds(
-        "any cache",
-        [] {
-          mock_options shape = any_mock();
-          shape.skew = 0;
-          shape.shared_entries = true;
-          mock_cache cache(shape);
-          fill(cache, true);
-          mock_queries memory(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), 1, 1);
-          fill(memory, cache, content::smooth);
-          auto const capacity =
-              static_cast<std::size_t>(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
-          std::vector<float> expected(capacity, 3.0f), found(capacity, 3.0f), none(capacity);
-          kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::sequence, none.data(), 1);
-          kv::host_executor host;
-          host.reserve(4096);
-          device_executor device(numbers(*rc::gen::element(32, 64, 128)), shape.seed);
-          auto const sum = [&](auto& exec, std::vector<float>& to) {
-            kv::ops::feature_sums(exec, kv::keys_of(cache.view()), memory.view(), kv::key_sums{}, among,
-                                  kv::token_features{to.data(), shape.model.head_dim, shape.bound});
-          };
-          sum(host, expected);
-          sum(device, found);
-          device.check();
-          for (std::size_t i = 0; i < capacity; ++i) {
-            bool const same = std::bit_cast<unsigned>(expected[i]) == std::bit_cast<unsigned>(found[i]);
-            RC_ASSERT(same || (std::isnan(expected[i]) && std::isnan(found[i])));
-          }
-        },
-        50);
+    holds("any cache", 50, [] {
+      mock_options shape = any_mock();
+      shape.skew = 0;
+      shape.shared_entries = true;
+      mock_cache cache(shape);
+      fill(cache, true);
+      mock_queries memory(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), 1, 1);
+      fill(memory, cache, content::smooth);
+      auto const capacity =
+          static_cast<std::size_t>(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
+      std::vector<float> expected(capacity, 3.0f), found(capacity, 3.0f), none(capacity);
+      kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::sequence, none.data(), 1);
+      kv::host_executor host;
+      host.reserve(4096);
+      device_executor device(numbers(*rc::gen::element(32, 64, 128)), shape.seed);
+      auto const sum = [&](auto& exec, std::vector<float>& to) {
+        kv::ops::feature_sums(exec, kv::keys_of(cache.view()), memory.view(), kv::key_sums{}, among,
+                              kv::token_features{to.data(), shape.model.head_dim, shape.bound});
+      };
+      sum(host, expected);
+      sum(device, found);
+      device.check();
+      for (std::size_t i = 0; i < capacity; ++i) {
+        bool const same = std::bit_cast<unsigned>(expected[i]) == std::bit_cast<unsigned>(found[i]);
+        RC_ASSERT(same || (std::isnan(expected[i]) && std::isnan(found[i])));
+      }
+    });
   }
 
   TEST_CASE("recorded sums of keys are the host's, bit for bit, and are read") {
-    holds(
-        "any cache",
-        [] {
-          mock_options shape = any_mock();
-          shape.skew = 0;
-          shape.shared_entries = true;
-          mock_cache cache(shape);
-          fill(cache, true);
-          mock_queries memory(cache, kv::codec::f32, 1, 1);
-          fill(memory, cache, content::smooth);
-          int const each = kv::key_sums::channels_of_a_lane(shape.model);
-          auto const lanes = static_cast<std::size_t>(cache.lane_count());
-          std::int64_t const row = std::int64_t{each} * shape.bound;
-          std::int64_t const layer = row * shape.model.kv_heads;
-          auto const table = [&](std::vector<float>& of) {
-            return kv::key_sums{{of.data(), layer * shape.model.layers, layer, row}, each, shape.model.layers};
-          };
-          std::vector<float> expected(lanes * static_cast<std::size_t>(row)), found = expected;
-          kv::host_executor host;
-          host.reserve(kv::implementation<kv::ops::record_key_sums_t, kv::host>::scratch(shape.model, shape.bound));
-          device_executor device(numbers(*rc::gen::element(32, 64, 128)), shape.seed);
-          kv::ops::record_key_sums(host, kv::keys_of(cache.view()), cache.lanes(), table(expected));
-          kv::ops::record_key_sums(device, kv::keys_of(cache.view()), cache.lanes(), table(found));
-          device.check();
-          auto const same = [](float a, float b) {
-            return std::bit_cast<unsigned>(a) == std::bit_cast<unsigned>(b) || (std::isnan(a) && std::isnan(b));
-          };
-          for (std::size_t i = 0; i < found.size(); ++i) RC_ASSERT(same(expected[i], found[i]));
-          for (std::size_t i = 0; i < found.size(); i += 3) found[i] *= 2;  // so that it matters which ones are read
-          auto const capacity =
-              static_cast<std::size_t>(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
-          std::vector<float> from_host(capacity), from_device(capacity);
-          kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::sequence, found.data(), 1);
-          for (auto* const to : {&from_host, &from_device}) {
-            kv::token_features const out{to->data(), shape.model.head_dim, shape.bound};
-            if (to == &from_host) {
-              kv::ops::feature_sums(host, kv::keys_of(cache.view()), memory.view(), table(found), among, out);
-            } else {
-              kv::ops::feature_sums(device, kv::keys_of(cache.view()), memory.view(), table(found), among, out);
-            }
-          }
-          device.check();
-          for (std::size_t i = 0; i < capacity; ++i) RC_ASSERT(same(from_host[i], from_device[i]));
-        },
-        50);
+    holds("any cache", 50, [] {
+      mock_options shape = any_mock();
+      shape.skew = 0;
+      shape.shared_entries = true;
+      mock_cache cache(shape);
+      fill(cache, true);
+      mock_queries memory(cache, kv::codec::f32, 1, 1);
+      fill(memory, cache, content::smooth);
+      int const each = kv::key_sums::channels_of_a_lane(shape.model);
+      auto const lanes = static_cast<std::size_t>(cache.lane_count());
+      std::int64_t const row = std::int64_t{each} * shape.bound;
+      std::int64_t const layer = row * shape.model.kv_heads;
+      auto const table = [&](std::vector<float>& of) {
+        return kv::key_sums{{of.data(), layer * shape.model.layers, layer, row}, each, shape.model.layers};
+      };
+      std::vector<float> expected(lanes * static_cast<std::size_t>(row)), found = expected;
+      kv::host_executor host;
+      host.reserve(kv::implementation<kv::ops::record_key_sums_t, kv::host>::scratch(shape.model, shape.bound));
+      device_executor device(numbers(*rc::gen::element(32, 64, 128)), shape.seed);
+      kv::ops::record_key_sums(host, kv::keys_of(cache.view()), cache.lanes(), table(expected));
+      kv::ops::record_key_sums(device, kv::keys_of(cache.view()), cache.lanes(), table(found));
+      device.check();
+      auto const same = [](float a, float b) {
+        return std::bit_cast<unsigned>(a) == std::bit_cast<unsigned>(b) || (std::isnan(a) && std::isnan(b));
+      };
+      for (std::size_t i = 0; i < found.size(); ++i) RC_ASSERT(same(expected[i], found[i]));
+      for (std::size_t i = 0; i < found.size(); i += 3) found[i] *= 2;  // so that it matters which ones are read
+      auto const capacity =
+          static_cast<std::size_t>(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
+      std::vector<float> from_host(capacity), from_device(capacity);
+      kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::sequence, found.data(), 1);
+      for (auto* const to : {&from_host, &from_device}) {
+        kv::token_features const out{to->data(), shape.model.head_dim, shape.bound};
+        if (to == &from_host) {
+          kv::ops::feature_sums(host, kv::keys_of(cache.view()), memory.view(), table(found), among, out);
+        } else {
+          kv::ops::feature_sums(device, kv::keys_of(cache.view()), memory.view(), table(found), among, out);
+        }
+      }
+      device.check();
+      for (std::size_t i = 0; i < capacity; ++i) RC_ASSERT(same(from_host[i], from_device[i]));
+    });
   }
 
   TEST_CASE("scores of a head are the host's to 2e-5 of the largest") {
-    holds(
-        "any turn",
-        [] {
-          mock_options shape = any_mock(4);
-          shape.shared_entries = true;
-          mock_cache cache(shape);
-          fill(cache, true);
-          mock_queries rows(cache, kv::codec::f32, *rc::gen::element(1, 9, 33), *rc::gen::element(33, 40));
-          fill(rows, cache, content::smooth);
-          int const dims = shape.model.head_dim;
-          bool const wide = dims <= 33;
-          owned_head const head(dims, *rc::gen::element(4, 8, wide ? 288 : 128),
-                                *rc::gen::element(1, 7, wide ? 256 : 65), 1 / std::sqrt(dims + 1.0), cache.random());
-          dice& random = cache.random();
-          answer given;
-          for (std::int64_t i = 0; i < kv::token_features::scratch_floats(cache.lanes(), dims); ++i) {
-            bool const strange = shape.rows == content::troubled && random.chance(1);
-            given.features.push_back(strange ? NAN : static_cast<float>(random.real(6)));
-          }
-          for (int i = 0; i < shape.sequences * shape.bound; ++i) {
-            given.scores.push_back(random.chance(30) ? lowest : static_cast<float>(random.real(2)));
-          }
-          std::vector<int> begin, end;
-          for (int s = 0; s < shape.sequences; ++s) {
-            begin.push_back(random.below(rows.rows()));
-            end.push_back(random.between(begin.back(), rows.rows()));
-          }
-          kv::turn_queries turn{rows.view()};
-          if (*rc::gen::arbitrary<bool>()) turn.span_begin = begin.data(), turn.span_end = end.data();
-          kv::residual_options const how{*rc::gen::element(1, 32), *rc::gen::element(true, true, false)};
-          answer expected = given, found = given;
-          kv::host_executor host;
-          device_executor device(numbers(*rc::gen::element(32, 64, 128, 256)), shape.seed);
-          expected.make(host, cache.lanes(), turn, head.view, how);
-          found.make(device, cache.lanes(), turn, head.view, how);
-          RC_ASSERT(alike(expected.scores, found.scores, 2e-5f));
-        },
-        40);
+    holds("any turn", 40, [] {
+      mock_options shape = any_mock(4);
+      shape.shared_entries = true;
+      mock_cache cache(shape);
+      fill(cache, true);
+      mock_queries rows(cache, kv::codec::f32, *rc::gen::element(1, 9, 33), *rc::gen::element(33, 40));
+      fill(rows, cache, content::smooth);
+      int const dims = shape.model.head_dim;
+      bool const wide = dims <= 33;
+      owned_head const head(dims, *rc::gen::element(4, 8, wide ? 288 : 128), *rc::gen::element(1, 7, wide ? 256 : 65),
+                            1 / std::sqrt(dims + 1.0), cache.random());
+      dice& random = cache.random();
+      answer given;
+      for (std::int64_t i = 0; i < kv::token_features::scratch_floats(cache.lanes(), dims); ++i) {
+        bool const strange = shape.rows == content::troubled && random.chance(1);
+        given.features.push_back(strange ? NAN : static_cast<float>(random.real(6)));
+      }
+      for (int i = 0; i < shape.sequences * shape.bound; ++i) {
+        given.scores.push_back(random.chance(30) ? lowest : static_cast<float>(random.real(2)));
+      }
+      std::vector<int> begin, end;
+      for (int s = 0; s < shape.sequences; ++s) {
+        begin.push_back(random.below(rows.rows()));
+        end.push_back(random.between(begin.back(), rows.rows()));
+      }
+      kv::turn_queries turn{rows.view()};
+      if (*rc::gen::arbitrary<bool>()) turn.span_begin = begin.data(), turn.span_end = end.data();
+      kv::residual_options const how{*rc::gen::element(1, 32), *rc::gen::element(true, true, false)};
+      answer expected = given, found = given;
+      kv::host_executor host;
+      device_executor device(numbers(*rc::gen::element(32, 64, 128, 256)), shape.seed);
+      expected.make(host, cache.lanes(), turn, head.view, how);
+      found.make(device, cache.lanes(), turn, head.view, how);
+      RC_ASSERT(alike(expected.scores, found.scores, 2e-5f));
+    });
   }
 
   TEST_CASE("a span and a sequence that are longer than the room holds at once") {

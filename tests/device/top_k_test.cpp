@@ -190,8 +190,8 @@ void any_slices(bool by_run) {
 TEST_SUITE("device/top_k") {
   TEST_CASE("every segment keeps what the host says, and the report is the host's") {
     devices some;
-    holds("any lanes, entries that are asked", [&] { any_lanes(some, false, false); }, rounds(100));
-    holds("any lanes, runs", [&] { any_lanes(some, false, true); }, rounds(100));
+    holds("any lanes, entries that are asked", rounds(100), [&] { any_lanes(some, false, false); });
+    holds("any lanes, runs", rounds(100), [&] { any_lanes(some, false, true); });
   }
 
   TEST_CASE("few lanes are listed in one launch, and many in two") {
@@ -213,8 +213,8 @@ TEST_SUITE("device/top_k") {
 
   TEST_CASE("segments that share a budget keep what the host says") {
     devices some;
-    holds("any pools, entries that are asked", [&] { any_lanes(some, true, false); }, rounds(100));
-    holds("any pools, runs", [&] { any_lanes(some, true, true); }, rounds(30));
+    holds("any pools, entries that are asked", rounds(100), [&] { any_lanes(some, true, false); });
+    holds("any pools, runs", rounds(30), [&] { any_lanes(some, true, true); });
   }
 
   TEST_CASE("long rows, of which a sample brackets the cut or does not") {
@@ -244,8 +244,8 @@ TEST_SUITE("device/top_k") {
   }
 
   TEST_CASE("a cluster of blocks lists what the host says, wherever its slices end") {
-    holds("few long lanes, entries that are asked", [&] { any_slices(false); }, rounds(100));
-    holds("few long lanes, runs", [&] { any_slices(true); }, rounds(100));
+    holds("few long lanes, entries that are asked", rounds(100), [&] { any_slices(false); });
+    holds("few long lanes, runs", rounds(100), [&] { any_slices(true); });
   }
 
   TEST_CASE("clusters of every size list what the host says") {

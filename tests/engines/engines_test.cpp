@@ -70,9 +70,9 @@ void applier_of_engine() {
   if constexpr (engines::supports(engine::can, By)) {
     char const* const name = engines::names(By)[static_cast<std::size_t>(By)];
     INFO(engine::can.name, " by ", name);
-    holds("tokens survive where the engine looks", [] { survives<Mock, By>(false); }, 40);
+    holds("tokens survive where the engine looks", 40, [] { survives<Mock, By>(false); });
     if constexpr (By != applier::compact_rerotated && !std::same_as<engine, engines::llama_cpp>) {
-      holds("opaque rows survive", [] { survives<Mock, By>(true); }, 10);
+      holds("opaque rows survive", 10, [] { survives<Mock, By>(true); });
     }
   }
 }
@@ -104,7 +104,7 @@ TEST_SUITE("engines") {
                      llama_mock<engines::llama_cpp>, llama_mock<engines::llama_cpp_flash>, sglang_mock, vllm_mock,
                      tensorrt_mock, flashinfer_mock<engines::flashinfer>, flashinfer_mock<engines::flashinfer_heads>,
                      openvino_mock) {
-    holds("elements and places", [] { finds_what_the_engine_finds<Mock>(); }, 40);
+    holds("elements and places", 40, [] { finds_what_the_engine_finds<Mock>(); });
   }
 
   TEST_CASE_TEMPLATE("after evictions and appends the engine finds every token that was kept", Mock,

@@ -90,15 +90,15 @@ void kernels_find_pages_of_heads() {
 
 TEST_SUITE("engines/page_tables") {
   TEST_CASE("a kernel finds every entry through indptr, indices and last_page_len") {
-    holds("after list_rewrite", [] { kernels_find_pages<applier::list_rewrite>(); }, 40);
-    holds("after drop_blocks", [] { kernels_find_pages<applier::drop_blocks>(); }, 40);
-    holds("after compact", [] { kernels_find_pages<applier::compact>(); }, 40);
+    holds("after list_rewrite", 40, [] { kernels_find_pages<applier::list_rewrite>(); });
+    holds("after drop_blocks", 40, [] { kernels_find_pages<applier::drop_blocks>(); });
+    holds("after compact", 40, [] { kernels_find_pages<applier::compact>(); });
   }
 
   TEST_CASE("a kernel finds every entry of a head through the head's own table") {
-    holds("after list_rewrite", [] { kernels_find_pages_of_heads<applier::list_rewrite>(); }, 40);
-    holds("after drop_blocks", [] { kernels_find_pages_of_heads<applier::drop_blocks>(); }, 40);
-    holds("after compact", [] { kernels_find_pages_of_heads<applier::compact>(); }, 40);
+    holds("after list_rewrite", 40, [] { kernels_find_pages_of_heads<applier::list_rewrite>(); });
+    holds("after drop_blocks", 40, [] { kernels_find_pages_of_heads<applier::drop_blocks>(); });
+    holds("after compact", 40, [] { kernels_find_pages_of_heads<applier::compact>(); });
   }
 
   TEST_CASE("what does not fit is refused and nothing is written") {

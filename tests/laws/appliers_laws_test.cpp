@@ -149,105 +149,90 @@ void is_refused(bench<Layout>& now) {
 
 TEST_SUITE("laws/appliers") {
   TEST_CASE_TEMPLATE_DEFINE("a decision that keeps everything changes nothing", Layout, keep_all_law) {
-    holds(
-        Layout::name,
-        [] {
-          auto now = any_bench<Layout>();
-          now.decide(now.cache.options.bound);
-          auto const before = now.save(false);
-          kv::apply_stats const stats = now.apply();
-          RC_ASSERT(now.save(false) == before);
-          RC_ASSERT(stats.physical_freed == 0);
-        },
-        30);
+    holds(Layout::name, 30, [] {
+      auto now = any_bench<Layout>();
+      now.decide(now.cache.options.bound);
+      auto const before = now.save(false);
+      kv::apply_stats const stats = now.apply();
+      RC_ASSERT(now.save(false) == before);
+      RC_ASSERT(stats.physical_freed == 0);
+    });
   }
   TEST_CASE_TEMPLATE_APPLY(keep_all_law, every_applier);
 
   TEST_CASE_TEMPLATE_DEFINE("what was decided once is carried out once", Layout, once_law) {
-    holds(
-        Layout::name,
-        [] {
-          auto now = any_bench<Layout>();
-          now.decide(*rc::gen::inRange(0, now.cache.held({})));
-          (void)now.apply();
-          is_refused(now);  // also where nothing was to go
-        },
-        30);
+    holds(Layout::name, 30, [] {
+      auto now = any_bench<Layout>();
+      now.decide(*rc::gen::inRange(0, now.cache.held({})));
+      (void)now.apply();
+      is_refused(now);  // also where nothing was to go
+    });
   }
   TEST_CASE_TEMPLATE_APPLY(once_law, every_applier);
 
   TEST_CASE_TEMPLATE_DEFINE("drafts stay in flight, behind what was kept, with their values and columns", Layout,
                             drafts_law) {
-    holds(
-        Layout::name,
-        [] {
-          auto now = any_bench<Layout>();
-          int const held = now.cache.held({});
-          now.decide(*rc::gen::inRange(0, held));
-          (void)now.apply();
-          for (int i = 0; i < now.cache.lane_count(); ++i) {
-            kv::lane const this_lane = now.cache.lane_at(i);
-            RC_ASSERT(now.cache.in_flight[static_cast<std::size_t>(this_lane.sequence)] == 2);
-            for (int d = 1; d <= 2; ++d) {
-              int const e = now.cache.held(this_lane) - d;
-              int const number = held - d;
-              bool const turned = std::same_as<Layout, kv::compact_rerotated>;
-              RC_ASSERT(now.cache.positions(this_lane)[static_cast<std::size_t>(e)] == (turned ? e : number));
-              RC_ASSERT(now.mass(i)[e] == static_cast<float>(10 * i + number));
-              kv::place const at = now.view.where.at(this_lane, e);
-              RC_ASSERT(now.cache.read(false, this_lane, static_cast<int>(at.unit), at.token) ==
-                        now.cache.token_row(false, this_lane, 100 * this_lane.sequence + number));
-            }
-          }
-        },
-        30);
+    holds(Layout::name, 30, [] {
+      auto now = any_bench<Layout>();
+      int const held = now.cache.held({});
+      now.decide(*rc::gen::inRange(0, held));
+      (void)now.apply();
+      for (int i = 0; i < now.cache.lane_count(); ++i) {
+        kv::lane const this_lane = now.cache.lane_at(i);
+        RC_ASSERT(now.cache.in_flight[static_cast<std::size_t>(this_lane.sequence)] == 2);
+        for (int d = 1; d <= 2; ++d) {
+          int const e = now.cache.held(this_lane) - d;
+          int const number = held - d;
+          bool const turned = std::same_as<Layout, kv::compact_rerotated>;
+          RC_ASSERT(now.cache.positions(this_lane)[static_cast<std::size_t>(e)] == (turned ? e : number));
+          RC_ASSERT(now.mass(i)[e] == static_cast<float>(10 * i + number));
+          kv::place const at = now.view.where.at(this_lane, e);
+          RC_ASSERT(now.cache.read(false, this_lane, static_cast<int>(at.unit), at.token) ==
+                    now.cache.token_row(false, this_lane, 100 * this_lane.sequence + number));
+        }
+      }
+    });
   }
   TEST_CASE_TEMPLATE_APPLY(drafts_law, every_applier);
 
   TEST_CASE_TEMPLATE_DEFINE("the tally counts no more than there was, and the call allocates nothing", Layout,
                             tally_law) {
-    holds(
-        Layout::name,
-        [] {
-          auto now = any_bench<Layout>();
-          std::int64_t committed = 0, held_before = 0, held = 0, drafts = 0;
-          for (int i = 0; i < now.cache.lane_count(); ++i) {
-            committed += now.cache.committed(now.cache.lane_at(i));
-            held_before += now.cache.held(now.cache.lane_at(i));
-            drafts += now.cache.held(now.cache.lane_at(i)) - now.cache.committed(now.cache.lane_at(i));
-          }
-          now.decide(*rc::gen::inRange(0, now.cache.held({})));
-          kv::apply_stats stats;
-          RC_ASSERT(!fails_at_allocation(0, [&] { stats = now.apply(); }));
-          for (int i = 0; i < now.cache.lane_count(); ++i) held += now.cache.held(now.cache.lane_at(i));
-          RC_ASSERT(stats.logical_kept <= committed);
-          RC_ASSERT(stats.logical_kept + drafts <= held);
-          RC_ASSERT(stats.attended_length >= held);
-          RC_ASSERT(stats.physical_freed >= 0);
-          RC_ASSERT(stats.physical_freed <= held_before - stats.logical_kept);
-        },
-        30);
+    holds(Layout::name, 30, [] {
+      auto now = any_bench<Layout>();
+      std::int64_t committed = 0, held_before = 0, held = 0, drafts = 0;
+      for (int i = 0; i < now.cache.lane_count(); ++i) {
+        committed += now.cache.committed(now.cache.lane_at(i));
+        held_before += now.cache.held(now.cache.lane_at(i));
+        drafts += now.cache.held(now.cache.lane_at(i)) - now.cache.committed(now.cache.lane_at(i));
+      }
+      now.decide(*rc::gen::inRange(0, now.cache.held({})));
+      kv::apply_stats stats;
+      RC_ASSERT(!fails_at_allocation(0, [&] { stats = now.apply(); }));
+      for (int i = 0; i < now.cache.lane_count(); ++i) held += now.cache.held(now.cache.lane_at(i));
+      RC_ASSERT(stats.logical_kept <= committed);
+      RC_ASSERT(stats.logical_kept + drafts <= held);
+      RC_ASSERT(stats.attended_length >= held);
+      RC_ASSERT(stats.physical_freed >= 0);
+      RC_ASSERT(stats.physical_freed <= held_before - stats.logical_kept);
+    });
   }
   TEST_CASE_TEMPLATE_APPLY(tally_law, every_applier);
 
   TEST_CASE_TEMPLATE_DEFINE("a refused call changes nothing, at whatever allocation its own error fails", Layout,
                             refusal_law) {
-    holds(
-        Layout::name,
-        [] {
-          auto now = any_bench<Layout>();
-          is_refused(now);  // no decision yet
-          now.decide(2);
-          kv::commit(now.exec, now.view, 0, 1);
-          is_refused(now);  // other counts than those of the decision
-          now.decide(2);
-          kv::plane const whole = now.view.k;
-          now.view.k.head_stride = now.view.k.channel_stride;
-          is_refused(now);  // keys that overlap
-          now.view.k = whole;
-          (void)now.apply();
-        },
-        15);
+    holds(Layout::name, 15, [] {
+      auto now = any_bench<Layout>();
+      is_refused(now);  // no decision yet
+      now.decide(2);
+      kv::commit(now.exec, now.view, 0, 1);
+      is_refused(now);  // other counts than those of the decision
+      now.decide(2);
+      kv::plane const whole = now.view.k;
+      now.view.k.head_stride = now.view.k.channel_stride;
+      is_refused(now);  // keys that overlap
+      now.view.k = whole;
+      (void)now.apply();
+    });
   }
   TEST_CASE_TEMPLATE_APPLY(refusal_law, every_applier);
 

@@ -152,19 +152,16 @@ void check_scores(situation<Scorer>& now, kv::lanes const& batch) {
 TEST_SUITE("laws/keep_set") {
   TEST_CASE_TEMPLATE_DEFINE("a keep set holds what is forced and the best of the rest, and decide only reads", Scorer,
                             keep_set_law) {
-    holds(
-        Scorer::name,
-        [] {
-          situation<Scorer> now(any_content());
-          int const layers = now.shape.model.layers;
-          int const begin = *rc::gen::inRange(0, layers);
-          auto const who = now.cache.lanes().layers_only(begin, *rc::gen::inRange(begin + 1, layers + 1));
-          auto const before = now.cache.save();
-          now.decide(who);
-          check_keep_sets(now, who);
-          RC_ASSERT(now.cache.save() == before);
-        },
-        150);
+    holds(Scorer::name, 150, [] {
+      situation<Scorer> now(any_content());
+      int const layers = now.shape.model.layers;
+      int const begin = *rc::gen::inRange(0, layers);
+      auto const who = now.cache.lanes().layers_only(begin, *rc::gen::inRange(begin + 1, layers + 1));
+      auto const before = now.cache.save();
+      now.decide(who);
+      check_keep_sets(now, who);
+      RC_ASSERT(now.cache.save() == before);
+    });
   }
   TEST_CASE_TEMPLATE_APPLY(keep_set_law, every_scorer);
 
@@ -204,26 +201,23 @@ TEST_SUITE("laws/keep_set") {
 
   TEST_CASE_TEMPLATE_DEFINE("a decision does not depend on the number of threads, nor on how layers are grouped",
                             Scorer, thread_law) {
-    holds(
-        Scorer::name,
-        [] {
-          situation<Scorer> now(any_content(), *rc::gen::element(1, 3));
-          now.decide(now.cache.lanes());
-          auto const all = now.kept();
-          auto const lanes = now.cache.lanes();
-          kv::host_executor other(3);
-          auto state = kv::make_state(other, now.policy, now.cache.view());
-          auto plan = kv::make_plan(other, now.policy, now.cache.view());
-          for (int layer = 0; layer < lanes.layer_end; ++layer) {
-            auto const some = lanes.layers_only(layer, layer + 1);
-            kv::observe(other, now.policy, now.signals(some), state);
-            kv::decide(other, now.policy, now.signals(some), state, plan);
-            for (int i = 0; i < some.size(); ++i) {
-              RC_ASSERT(listed(plan.keep(), i) == all[static_cast<std::size_t>(lanes.index(some.at(i)))]);
-            }
-          }
-        },
-        50);
+    holds(Scorer::name, 50, [] {
+      situation<Scorer> now(any_content(), *rc::gen::element(1, 3));
+      now.decide(now.cache.lanes());
+      auto const all = now.kept();
+      auto const lanes = now.cache.lanes();
+      kv::host_executor other(3);
+      auto state = kv::make_state(other, now.policy, now.cache.view());
+      auto plan = kv::make_plan(other, now.policy, now.cache.view());
+      for (int layer = 0; layer < lanes.layer_end; ++layer) {
+        auto const some = lanes.layers_only(layer, layer + 1);
+        kv::observe(other, now.policy, now.signals(some), state);
+        kv::decide(other, now.policy, now.signals(some), state, plan);
+        for (int i = 0; i < some.size(); ++i) {
+          RC_ASSERT(listed(plan.keep(), i) == all[static_cast<std::size_t>(lanes.index(some.at(i)))]);
+        }
+      }
+    });
   }
   TEST_CASE_TEMPLATE_APPLY(thread_law, every_scorer);
 

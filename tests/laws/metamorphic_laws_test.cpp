@@ -112,25 +112,22 @@ TEST_SUITE("laws/metamorphic") {
   }
 
   TEST_CASE("doubling every key keeps Knorm's keep sets") {
-    holds(
-        "twice the keys, the same keep sets",
-        [] {
-          mock_options const shape = any_mock(6);
-          mock_cache cache(shape);
-          fill(cache, true);
-          mock_queries queries(cache, kv::codec::f32, 1, 1);
-          auto const policy = kv::policies::knorm({.budget = shape.bound / 2});
-          auto const once = kept_by(policy, cache, queries);
-          for (int i = 0; i < cache.lane_count(); ++i) {
-            for (int e = 0; e < cache.count(cache.lane_at(i)); ++e) {
-              reference::row key = cache.row(of::keys, cache.lane_at(i), e);
-              for (double& each : key) each *= 2;
-              cache.write(of::keys, cache.lane_at(i), e, key);
-            }
-          }
-          RC_ASSERT(kept_by(policy, cache, queries) == once);
-        },
-        50);
+    holds("twice the keys, the same keep sets", 50, [] {
+      mock_options const shape = any_mock(6);
+      mock_cache cache(shape);
+      fill(cache, true);
+      mock_queries queries(cache, kv::codec::f32, 1, 1);
+      auto const policy = kv::policies::knorm({.budget = shape.bound / 2});
+      auto const once = kept_by(policy, cache, queries);
+      for (int i = 0; i < cache.lane_count(); ++i) {
+        for (int e = 0; e < cache.count(cache.lane_at(i)); ++e) {
+          reference::row key = cache.row(of::keys, cache.lane_at(i), e);
+          for (double& each : key) each *= 2;
+          cache.write(of::keys, cache.lane_at(i), e, key);
+        }
+      }
+      RC_ASSERT(kept_by(policy, cache, queries) == once);
+    });
   }
 
   TEST_CASE_TEMPLATE_DEFINE("a larger budget keeps whatever a smaller one keeps", Scorer, budget_law) {

@@ -231,12 +231,9 @@ void layouts_agree(bool by_lane, Policy policy) {
 
 TEST_SUITE("layout") {
   TEST_CASE("every layout of the same survivors gives the same attention, over evictions and appends") {
-    holds(
-        "one list for all lanes, which decide together",
-        [] { layouts_agree(false, kv::eviction<kv::reduce_lanes<kv::random_scores>, kv::sinks>{.protect = {1}}); },
-        150);
-    holds(
-        "a list for each lane", [] { layouts_agree(true, kv::eviction<kv::random_scores, kv::sinks>{.protect = {1}}); },
-        150);
+    holds("one list for all lanes, which decide together", 150,
+          [] { layouts_agree(false, kv::eviction<kv::reduce_lanes<kv::random_scores>, kv::sinks>{.protect = {1}}); });
+    holds("a list for each lane", 150,
+          [] { layouts_agree(true, kv::eviction<kv::random_scores, kv::sinks>{.protect = {1}}); });
   }
 }

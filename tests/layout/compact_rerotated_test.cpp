@@ -175,7 +175,7 @@ void turned_keys_are_rotated_keys() {
 
 TEST_SUITE("layout/compact_rerotated") {
   TEST_CASE("turned keys are the raw keys rotated at their new positions, which are 0 .. count - 1, drafts too") {
-    holds("NeoX halves and GPT-J pairs, some channels, theta or a table", turned_keys_are_rotated_keys, 200);
+    holds("NeoX halves and GPT-J pairs, some channels, theta or a table", 200, turned_keys_are_rotated_keys);
   }
 
   TEST_CASE("a key (1, 2) of position 3 that goes to position 1 turns back by 2 radians") {

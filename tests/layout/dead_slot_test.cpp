@@ -208,32 +208,26 @@ TEST_SUITE("layout/dead_slot") {
       of.evict(of.cache.options.bound / 2 + 1);
       check_sentinel(of, query_against(random, of.cache.options.model.head_dim), true);
     });
-    holds(
-        "all candidates dead: only the protected are left",
-        [] {
-          holed of(any_shape(), 2);
-          dice random(of.cache.options.seed);
-          of.append(of.cache.options.bound);
-          of.evict(0);
-          for (int i = 0; i < of.cache.lane_count(); ++i) {
-            RC_ASSERT((of.cache.positions(of.cache.lane_at(i)) == std::vector<int>{0, 1}));
-          }
-          check_sentinel(of, query_against(random, of.cache.options.model.head_dim), true);
-        },
-        30);
-    holds(
-        "far more dead than alive",
-        [] {
-          slot_options shape = any_shape();
-          shape.bound = 400;
-          shape.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 64};
-          holed of(shape);
-          dice random(shape.seed);
-          of.append(400);
-          of.evict(3);
-          check_sentinel(of, query_against(random, 64), true);
-        },
-        20);
+    holds("all candidates dead: only the protected are left", 30, [] {
+      holed of(any_shape(), 2);
+      dice random(of.cache.options.seed);
+      of.append(of.cache.options.bound);
+      of.evict(0);
+      for (int i = 0; i < of.cache.lane_count(); ++i) {
+        RC_ASSERT((of.cache.positions(of.cache.lane_at(i)) == std::vector<int>{0, 1}));
+      }
+      check_sentinel(of, query_against(random, of.cache.options.model.head_dim), true);
+    });
+    holds("far more dead than alive", 20, [] {
+      slot_options shape = any_shape();
+      shape.bound = 400;
+      shape.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 64};
+      holed of(shape);
+      dice random(shape.seed);
+      of.append(400);
+      of.evict(3);
+      check_sentinel(of, query_against(random, 64), true);
+    });
   }
 
   TEST_CASE("rows, positions of the map, length and kept slots are bit for bit what they were") {

@@ -119,10 +119,9 @@ void drops_whole_blocks(bool by_lane, Policy policy) {
 
 TEST_SUITE("layout/drop_blocks") {
   TEST_CASE("a block goes when nothing in it is kept, and all of what stays is where it was") {
-    holds(
-        "block tables and lists of a whole batch, lanes that decide together",
-        [] { drops_whole_blocks(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); }, 200);
-    holds("a table for each lane", [] { drops_whole_blocks(true, kv::eviction<kv::random_scores>{}); }, 200);
+    holds("block tables and lists of a whole batch, lanes that decide together", 200,
+          [] { drops_whole_blocks(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); });
+    holds("a table for each lane", 200, [] { drops_whole_blocks(true, kv::eviction<kv::random_scores>{}); });
   }
 
   TEST_CASE("ten entries in blocks of four: keeping 1 and 9 frees the middle block") {

@@ -220,56 +220,53 @@ void with_protections(Score const& score) {
 
 TEST_SUITE("layout/lane_order") {
   TEST_CASE("every policy that drops one entry decides as in ordered lanes, and what moves are rows of one entry") {
-    holds("streaming_llm", [] { with_protections(kv::streaming_llm{.sinks = *rc::gen::inRange(0, 6)}); }, 40);
-    holds("random", [] { with_protections(kv::random_scores{}); }, 30);
-    holds("knorm", [] { with_protections(kv::recorded_knorm{}); }, 30);
-    holds("trim_kv", [] { with_protections(kv::trim_kv{.age_offset = 1, .window = *rc::gen::inRange(0, 4)}); }, 30);
-    holds("h2o", [] { with_protections(kv::h2o{.recent = *rc::gen::inRange(-1, 9)}); }, 40);
+    holds("streaming_llm", 40, [] { with_protections(kv::streaming_llm{.sinks = *rc::gen::inRange(0, 6)}); });
+    holds("random", 30, [] { with_protections(kv::random_scores{}); });
+    holds("knorm", 30, [] { with_protections(kv::recorded_knorm{}); });
+    holds("trim_kv", 30, [] { with_protections(kv::trim_kv{.age_offset = 1, .window = *rc::gen::inRange(0, 4)}); });
+    holds("h2o", 40, [] { with_protections(kv::h2o{.recent = *rc::gen::inRange(-1, 9)}); });
   }
 
 #if !defined(KVPOLICY_TEST_ON_DEVICE)  // other picks refuse an order there
   TEST_CASE("one list for all heads, which decide together") {
-    holds(
-        "tova",
-        [] {
-          slot_options how = any_shape();
-          how.by_lane = false;
-          how.page = 1;
-          how.model.layers = 1;
-          served ordered(how, false);
-          served list(how, true);
-          kv::host_executor exec;
-          kv::eviction const policy{.score = kv::reduce_lanes{kv::random_scores{}, kv::granularity::sequence},
-                                    .budget = kv::per_lane{how.bound - 1},
-                                    .pick = kv::lowest_one{}};
-          auto [ordered_state, ordered_plan] = state_and_plan(exec, policy, ordered);
-          auto [list_state, list_plan] = state_and_plan(exec, policy, list);
-          for (int p = 0; p < 2 * how.bound; ++p) {
-            for (int s = 0; s < how.sequences; ++s) {
-              list.cache.write_token(s, p, p);
-              ordered.cache.write_token(s, p, p);
-              kv::append(exec, list.view, list_state, {s, 1, p});
-              kv::append(exec, ordered.view, ordered_state, {s, 1, p});
-            }
-            kv::decide(exec, policy, kv::signals{ordered.view.lanes}, ordered_state, ordered_plan);
-            kv::apply(exec, kv::overwrite{ordered.cache.list_table()}, ordered_plan, ordered.view, ordered_state);
-            bool const ascends =
-                std::all_of(list.order.begin(), list.order.end(), [](auto each) { return each.ascends(); });
-            if (!ascends) {
-              RC_ASSERT(error_of([&] {
-                          kv::decide(exec, policy, kv::signals{list.view.lanes}, list_state, list_plan);
-                        }).find("restore_order sorts them") != std::string::npos);
-              kv::restore_order(exec, list.view, list_state, list.cache.list_table());
-            }
-            kv::decide(exec, policy, kv::signals{list.view.lanes}, list_state, list_plan);
-            kv::apply(exec, kv::overwrite{list.cache.list_table()}, list_plan, list.view, list_state);
-            list.check();
-            for (int i = 0; i < list.cache.lane_count(); ++i) {
-              RC_ASSERT(list.sorted(list.cache.lane_at(i)) == ordered.cache.positions(list.cache.lane_at(i)));
-            }
-          }
-        },
-        60);
+    holds("tova", 60, [] {
+      slot_options how = any_shape();
+      how.by_lane = false;
+      how.page = 1;
+      how.model.layers = 1;
+      served ordered(how, false);
+      served list(how, true);
+      kv::host_executor exec;
+      kv::eviction const policy{.score = kv::reduce_lanes{kv::random_scores{}, kv::granularity::sequence},
+                                .budget = kv::per_lane{how.bound - 1},
+                                .pick = kv::lowest_one{}};
+      auto [ordered_state, ordered_plan] = state_and_plan(exec, policy, ordered);
+      auto [list_state, list_plan] = state_and_plan(exec, policy, list);
+      for (int p = 0; p < 2 * how.bound; ++p) {
+        for (int s = 0; s < how.sequences; ++s) {
+          list.cache.write_token(s, p, p);
+          ordered.cache.write_token(s, p, p);
+          kv::append(exec, list.view, list_state, {s, 1, p});
+          kv::append(exec, ordered.view, ordered_state, {s, 1, p});
+        }
+        kv::decide(exec, policy, kv::signals{ordered.view.lanes}, ordered_state, ordered_plan);
+        kv::apply(exec, kv::overwrite{ordered.cache.list_table()}, ordered_plan, ordered.view, ordered_state);
+        bool const ascends =
+            std::all_of(list.order.begin(), list.order.end(), [](auto each) { return each.ascends(); });
+        if (!ascends) {
+          RC_ASSERT(error_of([&] {
+                      kv::decide(exec, policy, kv::signals{list.view.lanes}, list_state, list_plan);
+                    }).find("restore_order sorts them") != std::string::npos);
+          kv::restore_order(exec, list.view, list_state, list.cache.list_table());
+        }
+        kv::decide(exec, policy, kv::signals{list.view.lanes}, list_state, list_plan);
+        kv::apply(exec, kv::overwrite{list.cache.list_table()}, list_plan, list.view, list_state);
+        list.check();
+        for (int i = 0; i < list.cache.lane_count(); ++i) {
+          RC_ASSERT(list.sorted(list.cache.lane_at(i)) == ordered.cache.positions(list.cache.lane_at(i)));
+        }
+      }
+    });
   }
 #endif
 
@@ -428,29 +425,26 @@ TEST_SUITE("layout/lane_order") {
 
 #if !defined(KVPOLICY_TEST_ON_DEVICE)  // other picks refuse an order there
   TEST_CASE("due says what decide would do") {
-    holds(
-        "due",
-        [] {
-          slot_options how = any_shape();
-          served of(how, *rc::gen::arbitrary<bool>());
-          kv::host_executor exec;
-          int const budget = *rc::gen::inRange(0, how.bound + 1);
-          int const slack = *rc::gen::inRange(0, 4);
-          kv::eviction const policy{.score = kv::trim_kv{.buffer = *rc::gen::inRange(1, 4)},
-                                    .budget = kv::per_lane{budget},
-                                    .trigger = kv::over_budget{slack}};
-          auto [state, plan] = state_and_plan(exec, policy, of);
-          std::vector<float> zeros(static_cast<std::size_t>(of.cache.lane_count() * how.bound), -1.0f);
-          std::int64_t const row = how.bound;
-          kv::retention const given{
-              {zeros.data(), row * how.model.kv_heads * how.model.layers, row * how.model.kv_heads, row}};
-          for (int p = 0; p < how.bound; ++p) {
-            kv::append(exec, of.view, state, {0, 1, p});
-            kv::decide(exec, policy, kv::signals{of.view.lanes, given}, state, plan);
-            RC_ASSERT(kv::due(policy, of.view) == (plan.keep().report->triggered > 0));
-          }
-        },
-        60);
+    holds("due", 60, [] {
+      slot_options how = any_shape();
+      served of(how, *rc::gen::arbitrary<bool>());
+      kv::host_executor exec;
+      int const budget = *rc::gen::inRange(0, how.bound + 1);
+      int const slack = *rc::gen::inRange(0, 4);
+      kv::eviction const policy{.score = kv::trim_kv{.buffer = *rc::gen::inRange(1, 4)},
+                                .budget = kv::per_lane{budget},
+                                .trigger = kv::over_budget{slack}};
+      auto [state, plan] = state_and_plan(exec, policy, of);
+      std::vector<float> zeros(static_cast<std::size_t>(of.cache.lane_count() * how.bound), -1.0f);
+      std::int64_t const row = how.bound;
+      kv::retention const given{
+          {zeros.data(), row * how.model.kv_heads * how.model.layers, row * how.model.kv_heads, row}};
+      for (int p = 0; p < how.bound; ++p) {
+        kv::append(exec, of.view, state, {0, 1, p});
+        kv::decide(exec, policy, kv::signals{of.view.lanes, given}, state, plan);
+        RC_ASSERT(kv::due(policy, of.view) == (plan.keep().report->triggered > 0));
+      }
+    });
   }
 #endif
 }

@@ -93,9 +93,8 @@ void shortens_the_list(bool by_lane, Policy policy) {
 
 TEST_SUITE("layout/list_rewrite") {
   TEST_CASE("the list names what is kept, the rest stands behind it and is handed back, rows stay") {
-    holds(
-        "one list for all lanes", [] { shortens_the_list(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); },
-        200);
-    holds("a list for each lane", [] { shortens_the_list(true, kv::eviction<kv::random_scores>{}); }, 200);
+    holds("one list for all lanes", 200,
+          [] { shortens_the_list(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); });
+    holds("a list for each lane", 200, [] { shortens_the_list(true, kv::eviction<kv::random_scores>{}); });
   }
 }

@@ -133,10 +133,9 @@ void hides_what_goes(bool by_lane, Policy policy) {
 
 TEST_SUITE("layout/mask") {
   TEST_CASE("only the elements of dropped entries are written, and show writes exactly what lives") {
-    holds(
-        "a row for each sequence", [] { hides_what_goes(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); },
-        200);
-    holds("a row for each lane", [] { hides_what_goes(true, kv::eviction<kv::random_scores>{}); }, 200);
+    holds("a row for each sequence", 200,
+          [] { hides_what_goes(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); });
+    holds("a row for each lane", 200, [] { hides_what_goes(true, kv::eviction<kv::random_scores>{}); });
   }
 
   TEST_CASE("a slot that a kept entry has, too, is not hidden: or an alias in one list is refused") {

@@ -117,10 +117,9 @@ void fills_holes(bool by_lane, Policy policy) {
 
 TEST_SUITE("layout/overwrite") {
   TEST_CASE("no more rows move than entries were dropped, in order through the list, freed slots behind, ascending") {
-    holds(
-        "one list for all lanes, which decide together",
-        [] { fills_holes(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); }, 150);
-    holds("a list for each lane", [] { fills_holes(true, kv::eviction<kv::random_scores>{}); }, 150);
+    holds("one list for all lanes, which decide together", 150,
+          [] { fills_holes(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); });
+    holds("a list for each lane", 150, [] { fills_holes(true, kv::eviction<kv::random_scores>{}); });
   }
 
   TEST_CASE("one in, one out: a single row is written") {

@@ -276,7 +276,7 @@ void soaked(char const* what, Schedule const& schedule) {
   int const steps = asked_steps(200 * parts);
   for (int part = 0; part < parts; ++part) {
     INFO("part ", part);
-    holds(what, [&] { schedule(9000 + static_cast<std::uint64_t>(part), steps / parts); }, 1);
+    holds(what, 1, [&] { schedule(9000 + static_cast<std::uint64_t>(part), steps / parts); });
   }
 }
 

@@ -96,46 +96,40 @@ comparison agrees(mock_cache& cache, mock_queries& queries, kv::attention_mass_o
 
 TEST_SUITE("ops/attention_mass") {
   TEST_CASE("agrees with the reference in every domain, reduction and order, and writes only committed entries") {
-    holds(
-        "attention mass == reference",
-        [] {
-          mock_options shape = any_mock();
-          shape.rows = *rc::gen::element(content::smooth, content::few);
-          RC_LOG() << shape << '\n';
-          mock_cache cache(shape);
-          fill(cache, *rc::gen::arbitrary<bool>());
-          int const rows = std::min(*rc::gen::element(1, 2, 3, 0, 15, 16, 17, 33), shape.bound + 10);
-          mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
-                               rows + *rc::gen::element(0, 0, 1, 4));
-          fill(queries, cache, shape.rows);
-          auto const before = cache.save();
-          auto const how = any_options();
-          comparison const result = agrees(cache, queries, how, any_isa());
-          RC_LOG() << result;
-          RC_ASSERT(result.same);
-          RC_ASSERT(cache.save() == before);
-        },
-        400);
+    holds("attention mass == reference", 400, [] {
+      mock_options shape = any_mock();
+      shape.rows = *rc::gen::element(content::smooth, content::few);
+      RC_LOG() << shape << '\n';
+      mock_cache cache(shape);
+      fill(cache, *rc::gen::arbitrary<bool>());
+      int const rows = std::min(*rc::gen::element(1, 2, 3, 0, 15, 16, 17, 33), shape.bound + 10);
+      mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
+                           rows + *rc::gen::element(0, 0, 1, 4));
+      fill(queries, cache, shape.rows);
+      auto const before = cache.save();
+      auto const how = any_options();
+      comparison const result = agrees(cache, queries, how, any_isa());
+      RC_LOG() << result;
+      RC_ASSERT(result.same);
+      RC_ASSERT(cache.save() == before);
+    });
   }
 
   TEST_CASE("sums of the softmax that the engine gives are taken where they are sums over these keys") {
-    holds(
-        "attention mass with log-sum-exp == reference",
-        [] {
-          mock_options shape = any_mock();
-          RC_LOG() << shape << '\n';
-          mock_cache cache(shape);
-          fill(cache, *rc::gen::arbitrary<bool>());
-          int const rows = std::min(*rc::gen::element(1, 2, 3, 15, 17, 33, 40), shape.bound + 10);
-          mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows,
-                               rows + *rc::gen::element(0, 0, 4));
-          fill(queries, cache, content::smooth);
-          give_lse(cache, queries);
-          comparison const result = agrees(cache, queries, any_options(), any_isa());
-          RC_LOG() << result;
-          RC_ASSERT(result.same);
-        },
-        200);
+    holds("attention mass with log-sum-exp == reference", 200, [] {
+      mock_options shape = any_mock();
+      RC_LOG() << shape << '\n';
+      mock_cache cache(shape);
+      fill(cache, *rc::gen::arbitrary<bool>());
+      int const rows = std::min(*rc::gen::element(1, 2, 3, 15, 17, 33, 40), shape.bound + 10);
+      mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows,
+                           rows + *rc::gen::element(0, 0, 4));
+      fill(queries, cache, content::smooth);
+      give_lse(cache, queries);
+      comparison const result = agrees(cache, queries, any_options(), any_isa());
+      RC_LOG() << result;
+      RC_ASSERT(result.same);
+    });
   }
 
   TEST_CASE("a log-sum-exp that says half says half") {
@@ -276,27 +270,24 @@ TEST_SUITE("ops/attention_mass") {
   }
 
   TEST_CASE("gives the same bits for any number of threads") {
-    holds(
-        "1 thread == 3 threads",
-        [] {
-          mock_options const shape = any_mock();
-          mock_cache cache(shape);
-          fill(cache, true);
-          mock_queries queries(cache, kv::codec::f32, 3, 5);
-          fill(queries, cache, content::smooth);
-          auto const how = any_options();
-          std::vector<float> results[2];
-          for (int const threads : {1, 3}) {
-            kv::host_executor exec(threads);
-            exec.reserve(
-                kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
-            owned_scores out(cache.lanes());
-            kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
-            results[threads / 3] = out.all();
-          }
-          RC_ASSERT(results[0] == results[1]);
-        },
-        30);
+    holds("1 thread == 3 threads", 30, [] {
+      mock_options const shape = any_mock();
+      mock_cache cache(shape);
+      fill(cache, true);
+      mock_queries queries(cache, kv::codec::f32, 3, 5);
+      fill(queries, cache, content::smooth);
+      auto const how = any_options();
+      std::vector<float> results[2];
+      for (int const threads : {1, 3}) {
+        kv::host_executor exec(threads);
+        exec.reserve(
+            kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+        owned_scores out(cache.lanes());
+        kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
+        results[threads / 3] = out.all();
+      }
+      RC_ASSERT(results[0] == results[1]);
+    });
   }
 
   TEST_CASE("workers that are busy at the same time do not disturb each other") {

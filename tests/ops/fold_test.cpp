@@ -74,7 +74,7 @@ void folds_as_the_reference() {
 
 TEST_SUITE("ops/fold") {
   TEST_CASE("sums, means and maxima of lanes agree with the reference, NaN and infinities too") {
-    holds("fold == reference, layer by layer", folds_as_the_reference, 300);
+    holds("fold == reference, layer by layer", 300, folds_as_the_reference);
   }
 
   TEST_CASE("lanes have no last one") {

@@ -106,63 +106,59 @@ std::vector<int> all_but_a_run(mock_cache& cache, int entries) {
 
 TEST_SUITE("ops/gather_rows") {
   TEST_CASE("moves kept rows through every locator and layout, byte for byte, and nothing else") {
-    holds(
-        "gather_rows == a copy row by row",
-        [] {
-          mock_options shape = any_mock();
-          auto const decides =
-              *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence);
-          shape.shared_entries = decides == kv::granularity::sequence;
-          RC_LOG() << shape << '\n';
-          mock_cache cache(shape);
-          fill(cache, true);
-          int const begin = decides == kv::granularity::sequence ? 0 : *rc::gen::inRange(0, shape.model.layers);
-          auto const lanes = cache.lanes().layers_only(begin, shape.model.layers);
-          bool const drops_a_run = *rc::gen::arbitrary<bool>();
-          std::vector<std::vector<int>> kept;
-          for (int segment = 0; segment < kv::segments(lanes, decides); ++segment) {
-            int committed = shape.bound;  // lanes that decide together hold equally many; here they share the smallest
-            for (int i = 0; i < lanes.size(); ++i) {
-              if (kv::segment_of(lanes, decides, i) == segment)
-                committed = std::min(committed, cache.committed(lanes.at(i)));
-            }
-            kept.push_back(drops_a_run ? all_but_a_run(cache, committed)
-                                       : cache.random().subset(committed, cache.random().below(committed + 1)));
-          }
-          written_keep const keep(lanes, decides, kept);
-          owned_column moved(cache, {"moved", kv::column_extent::lane_entry, kv::on_move::permute, 4});
-          owned_column narrow(cache, {"narrow", kv::column_extent::lane_entry, kv::on_move::permute, 3});
-          owned_column fixed(cache, {"fixed", kv::column_extent::lane_entry, kv::on_move::stay, 4});
-          owned_column window(cache, {"window", kv::column_extent::window_row, kv::on_move::permute, 4});
+    holds("gather_rows == a copy row by row", 300, [] {
+      mock_options shape = any_mock();
+      auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence);
+      shape.shared_entries = decides == kv::granularity::sequence;
+      RC_LOG() << shape << '\n';
+      mock_cache cache(shape);
+      fill(cache, true);
+      int const begin = decides == kv::granularity::sequence ? 0 : *rc::gen::inRange(0, shape.model.layers);
+      auto const lanes = cache.lanes().layers_only(begin, shape.model.layers);
+      bool const drops_a_run = *rc::gen::arbitrary<bool>();
+      std::vector<std::vector<int>> kept;
+      for (int segment = 0; segment < kv::segments(lanes, decides); ++segment) {
+        int committed = shape.bound;  // lanes that decide together hold equally many; here they share the smallest
+        for (int i = 0; i < lanes.size(); ++i) {
+          if (kv::segment_of(lanes, decides, i) == segment)
+            committed = std::min(committed, cache.committed(lanes.at(i)));
+        }
+        kept.push_back(drops_a_run ? all_but_a_run(cache, committed)
+                                   : cache.random().subset(committed, cache.random().below(committed + 1)));
+      }
+      written_keep const keep(lanes, decides, kept);
+      owned_column moved(cache, {"moved", kv::column_extent::lane_entry, kv::on_move::permute, 4});
+      owned_column narrow(cache, {"narrow", kv::column_extent::lane_entry, kv::on_move::permute, 3});
+      owned_column fixed(cache, {"fixed", kv::column_extent::lane_entry, kv::on_move::stay, 4});
+      owned_column window(cache, {"window", kv::column_extent::window_row, kv::on_move::permute, 4});
 
-          auto const before = cache.save();
-          auto expected = before;
-          std::vector<std::byte> columns[] = {moved.memory(), narrow.memory(), fixed.memory(), window.memory()};
-          for (int i = 0; i < lanes.size(); ++i) {
-            kv::lane const this_lane = lanes.at(i);
-            std::vector<int> order = kept[static_cast<std::size_t>(kv::segment_of(lanes, decides, i))];
-            for (int d = cache.committed(this_lane); d < cache.count(this_lane); ++d) order.push_back(d);
-            move_expected(cache, expected, before, this_lane, order);
-            for (owned_column const* each : {&moved, &narrow}) {
-              auto const bytes = static_cast<std::size_t>(each->view().about.bytes);
-              for (std::size_t e = 0; e < order.size(); ++e) {
-                std::memcpy(columns[each == &narrow].data() + each->entry(cache.index(this_lane), static_cast<int>(e)),
-                            each->memory().data() + each->entry(cache.index(this_lane), order[e]), bytes);
-              }
-            }
+      auto const before = cache.save();
+      auto expected = before;
+      std::vector<std::byte> columns[] = {moved.memory(), narrow.memory(), fixed.memory(), window.memory()};
+      for (int i = 0; i < lanes.size(); ++i) {
+        kv::lane const this_lane = lanes.at(i);
+        std::vector<int> order = kept[static_cast<std::size_t>(kv::segment_of(lanes, decides, i))];
+        for (int d = cache.committed(this_lane); d < cache.count(this_lane); ++d) order.push_back(d);
+        move_expected(cache, expected, before, this_lane, order);
+        for (owned_column const* each : {&moved, &narrow}) {
+          auto const bytes = static_cast<std::size_t>(each->view().about.bytes);
+          for (std::size_t e = 0; e < order.size(); ++e) {
+            std::memcpy(columns[each == &narrow].data() + each->entry(cache.index(this_lane), static_cast<int>(e)),
+                        each->memory().data() + each->entry(cache.index(this_lane), order[e]), bytes);
           }
-          kv::host_executor exec(*rc::gen::element(1, 3));
-          std::vector<kv::recorded_column> const all{moved.view(), narrow.view(), fixed.view(), window.view()};
-          kv::cache view = cache.view();
-          view.lanes = lanes;
-          kv::ops::gather_rows(exec, keep.view(), view, std::span<kv::recorded_column const>(all));
-          RC_ASSERT(cache.save() == expected);
-          RC_ASSERT(moved.memory() == columns[0]);
-          RC_ASSERT(narrow.memory() == columns[1]);
-          RC_ASSERT(fixed.memory() == columns[2]);
-          RC_ASSERT(window.memory() == columns[3]);
-        },
-        300);
+        }
+      }
+      kv::host_executor exec(*rc::gen::element(1, 3));
+      std::vector<kv::recorded_column> const all{moved.view(), narrow.view(), fixed.view(), window.view()};
+      kv::cache view = cache.view();
+      view.lanes = lanes;
+      kv::ops::gather_rows(exec, keep.view(), view, std::span<kv::recorded_column const>(all));
+      RC_ASSERT(cache.save() == expected);
+      RC_ASSERT(moved.memory() == columns[0]);
+      RC_ASSERT(narrow.memory() == columns[1]);
+      RC_ASSERT(fixed.memory() == columns[2]);
+      RC_ASSERT(window.memory() == columns[3]);
+    });
   }
 
   TEST_CASE("moves every keep set of 8 entries, with and without drafts behind them") {

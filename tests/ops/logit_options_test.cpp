@@ -138,13 +138,10 @@ TEST_SUITE("core/logit_options") {
              *rc::gen::element(9, 17, 33, 40, 66, 130));
     });
     constexpr int tiles = 6168;  // of 24 keys, and more than a second-level cache keeps logits of
-    holds(
-        "mass of many bf16 rows and many entries == reference",
-        [&] {
-          agrees(*rc::gen::element(tiles - 1, tiles, tiles + 1, tiles + 23), *rc::gen::element(5, 32, 33, 64),
-                 *rc::gen::element(33, 40, 66));
-        },
-        16);
+    holds("mass of many bf16 rows and many entries == reference", 16, [&] {
+      agrees(*rc::gen::element(tiles - 1, tiles, tiles + 1, tiles + 23), *rc::gen::element(5, 32, 33, 64),
+             *rc::gen::element(33, 40, 66));
+    });
   }
 
   TEST_CASE("a scale, a cap and sinks give the reference's mass for the shapes of models") {
@@ -188,29 +185,26 @@ TEST_SUITE("core/logit_options") {
   }
 
   TEST_CASE("every layer and head has its own sink, in every memory, domain, reduction and order") {
-    holds(
-        "attention mass with logit options == reference",
-        [] {
-          mock_options shape = any_mock();
-          RC_LOG() << shape << '\n';
-          int const rows = std::min(*rc::gen::element(1, 2, 3, 0, 16, 17, 33), shape.bound + 10);
-          auto const coin = [] { return *rc::gen::arbitrary<bool>(); };
-          batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows, coin(), coin(), coin());
-          fill(of.cache, coin());
-          fill(of.queries, of.cache, content::smooth);
-          kv::attention_mass_options how;
-          how.domain = *rc::gen::element(kv::key_domain::all, kv::key_domain::past);
-          how.rows = *rc::gen::element(reduction::sum, reduction::mean, reduction::max, reduction::last);
-          how.group = *rc::gen::element(reduction::sum, reduction::mean, reduction::max);
-          how.order = *rc::gen::element(reduction_order::rows_then_group, reduction_order::group_then_rows,
-                                        reduction_order::group_on_logits);
-          bool const lse = coin();
-          if (lse) of.give_lse();
-          comparison const result = of.agrees(how, *rc::gen::element(every_isa[0], every_isa[1], every_isa[2]), lse);
-          RC_LOG() << result;
-          RC_ASSERT(result.same);
-        },
-        150);
+    holds("attention mass with logit options == reference", 150, [] {
+      mock_options shape = any_mock();
+      RC_LOG() << shape << '\n';
+      int const rows = std::min(*rc::gen::element(1, 2, 3, 0, 16, 17, 33), shape.bound + 10);
+      auto const coin = [] { return *rc::gen::arbitrary<bool>(); };
+      batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows, coin(), coin(), coin());
+      fill(of.cache, coin());
+      fill(of.queries, of.cache, content::smooth);
+      kv::attention_mass_options how;
+      how.domain = *rc::gen::element(kv::key_domain::all, kv::key_domain::past);
+      how.rows = *rc::gen::element(reduction::sum, reduction::mean, reduction::max, reduction::last);
+      how.group = *rc::gen::element(reduction::sum, reduction::mean, reduction::max);
+      how.order = *rc::gen::element(reduction_order::rows_then_group, reduction_order::group_then_rows,
+                                    reduction_order::group_on_logits);
+      bool const lse = coin();
+      if (lse) of.give_lse();
+      comparison const result = of.agrees(how, *rc::gen::element(every_isa[0], every_isa[1], every_isa[2]), lse);
+      RC_LOG() << result;
+      RC_ASSERT(result.same);
+    });
   }
 
   TEST_CASE("the softmax of candidates has the sink, and leaves the others out") {

@@ -32,42 +32,38 @@ reference::pooling in_double(kv::pooling const& by) {
 
 TEST_SUITE("ops/pool") {
   TEST_CASE("agrees with the reference on ragged lanes, and writes nothing but committed entries") {
-    holds(
-        "pool == reference",
-        [] {
-          int const bound = *rc::gen::element(33, 1, 2, 31, 32, 40, 200);
-          dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
-          std::vector<int> counts;
-          for (int i = 0; i < 6; ++i) counts.push_back(random.chance(50) ? bound : random.below(bound + 1));
-          owned_lanes const lanes(1, 2, 3, bound, counts);
-          owned_scores scores(lanes.view());
-          bool const ties = *rc::gen::arbitrary<bool>();
-          for (float& each : scores.all()) {
-            each = ties ? troubled_score(random, trouble::ties) : static_cast<float>(random.real(10));
-          }
-          std::vector<float> const before = scores.all();
-          int const width = *rc::gen::element(1, 3, 5, 7, 63, 101);
-          int const tail = *rc::gen::element(0, 1, 2, 16, 32, 100);
-          kv::pooling const by =
-              *rc::gen::element<kv::pooling>(kv::max_pool{width}, kv::avg_pool{width}, kv::no_pool{});
-          auto const most = *rc::gen::element(kv::best_isa(), kv::isa::avx2, kv::isa::portable);
-          kv::host_executor exec(*rc::gen::element(1, 3), most);
-          exec.reserve(kv::implementation<kv::ops::pool_t, kv::host>::scratch({}, bound));
-          kv::ops::pool(exec, by, scores.view(), tail);
-          for (int i = 0; i < lanes.view().size(); ++i) {
-            auto const first = before.begin() + static_cast<std::ptrdiff_t>(i) * scores.stride();
-            reference::row const untouched = as_row(std::vector<float>(first, first + scores.stride()));
-            auto const count = static_cast<std::ptrdiff_t>(lanes.count(i));
-            reference::row expected =
-                reference::pooled(reference::row(untouched.begin(), untouched.begin() + count), in_double(by), tail);
-            expected.insert(expected.end(), untouched.begin() + count, untouched.end());
-            // A mean of numbers of both signs is as exact as its terms, which are below 10.
-            comparison const result = compare(scores.row(i, scores.stride()), expected, 10);
-            RC_LOG() << "lane " << i << ", " << kv::to_string(by) << ", tail " << tail << ": " << result;
-            RC_ASSERT(result.same);
-          }
-        },
-        200);
+    holds("pool == reference", 200, [] {
+      int const bound = *rc::gen::element(33, 1, 2, 31, 32, 40, 200);
+      dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+      std::vector<int> counts;
+      for (int i = 0; i < 6; ++i) counts.push_back(random.chance(50) ? bound : random.below(bound + 1));
+      owned_lanes const lanes(1, 2, 3, bound, counts);
+      owned_scores scores(lanes.view());
+      bool const ties = *rc::gen::arbitrary<bool>();
+      for (float& each : scores.all()) {
+        each = ties ? troubled_score(random, trouble::ties) : static_cast<float>(random.real(10));
+      }
+      std::vector<float> const before = scores.all();
+      int const width = *rc::gen::element(1, 3, 5, 7, 63, 101);
+      int const tail = *rc::gen::element(0, 1, 2, 16, 32, 100);
+      kv::pooling const by = *rc::gen::element<kv::pooling>(kv::max_pool{width}, kv::avg_pool{width}, kv::no_pool{});
+      auto const most = *rc::gen::element(kv::best_isa(), kv::isa::avx2, kv::isa::portable);
+      kv::host_executor exec(*rc::gen::element(1, 3), most);
+      exec.reserve(kv::implementation<kv::ops::pool_t, kv::host>::scratch({}, bound));
+      kv::ops::pool(exec, by, scores.view(), tail);
+      for (int i = 0; i < lanes.view().size(); ++i) {
+        auto const first = before.begin() + static_cast<std::ptrdiff_t>(i) * scores.stride();
+        reference::row const untouched = as_row(std::vector<float>(first, first + scores.stride()));
+        auto const count = static_cast<std::ptrdiff_t>(lanes.count(i));
+        reference::row expected =
+            reference::pooled(reference::row(untouched.begin(), untouched.begin() + count), in_double(by), tail);
+        expected.insert(expected.end(), untouched.begin() + count, untouched.end());
+        // A mean of numbers of both signs is as exact as its terms, which are below 10.
+        comparison const result = compare(scores.row(i, scores.stride()), expected, 10);
+        RC_LOG() << "lane " << i << ", " << kv::to_string(by) << ", tail " << tail << ": " << result;
+        RC_ASSERT(result.same);
+      }
+    });
   }
 
   TEST_CASE("the maximum passes scores on bit for bit, so that plateaus are exact ties") {

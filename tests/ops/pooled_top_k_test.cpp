@@ -209,11 +209,11 @@ std::vector<ordinals> kept_by(std::vector<std::vector<float>> const& rows, int l
 
 TEST_SUITE("ops/top_k") {
   TEST_CASE("lanes that share a budget keep what one flat list of their candidates says, and exactly so many") {
-    holds("pooled top_k == reference", pools_as_the_reference, 600);
+    holds("pooled top_k == reference", 600, pools_as_the_reference);
   }
 
   TEST_CASE("large pools, of which a sample is taken, keep what one flat list of their candidates says") {
-    holds("large pooled top_k == reference", large_pools_as_the_reference, rounds(300));
+    holds("large pooled top_k == reference", rounds(300), large_pools_as_the_reference);
   }
 
   TEST_CASE("ties in a pool go to the lower layer, then head, then ordinal") {

@@ -136,64 +136,60 @@ TEST_SUITE("ops/top_k") {
   }
 
   TEST_CASE("agrees with the reference on ragged lanes, layers and tokens, and writes no score") {
-    holds(
-        "top_k == reference",
-        [] {
-          int const sequences = *rc::gen::inRange(1, 4);
-          int const layers = *rc::gen::inRange(1, 4);
-          int const heads = *rc::gen::inRange(1, 4);
-          int const bound = *rc::gen::element(33, 1, 31, 32, 40, 300, 600, 2100);
-          auto const decides =
-              *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence);
-          dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
-          trouble const what = any_trouble();
-          std::vector<int> counts(static_cast<std::size_t>(sequences * layers * heads));
-          for (int& each : counts) each = random.chance(50) ? bound : random.below(bound + 1);
-          if (decides != kv::granularity::lane) std::fill(counts.begin(), counts.end(), random.below(bound + 1));
-          owned_lanes lanes(sequences, layers, heads, bound, counts);
-          if (random.chance(20)) lanes.set_drafts(0, *std::min_element(counts.begin(), counts.end()) > 0 ? 1 : 0);
+    holds("top_k == reference", 300, [] {
+      int const sequences = *rc::gen::inRange(1, 4);
+      int const layers = *rc::gen::inRange(1, 4);
+      int const heads = *rc::gen::inRange(1, 4);
+      int const bound = *rc::gen::element(33, 1, 31, 32, 40, 300, 600, 2100);
+      auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence);
+      dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+      trouble const what = any_trouble();
+      std::vector<int> counts(static_cast<std::size_t>(sequences * layers * heads));
+      for (int& each : counts) each = random.chance(50) ? bound : random.below(bound + 1);
+      if (decides != kv::granularity::lane) std::fill(counts.begin(), counts.end(), random.below(bound + 1));
+      owned_lanes lanes(sequences, layers, heads, bound, counts);
+      if (random.chance(20)) lanes.set_drafts(0, *std::min_element(counts.begin(), counts.end()) > 0 ? 1 : 0);
 
-          owned_scores scores(lanes.view(), decides);
-          for (float& each : scores.all()) each = troubled_score(random, what);
-          int const segments = scores.view().segments();
-          int const percent = random.one_of<int>({0, 10, 100});
-          std::vector<reference::flags> forced(static_cast<std::size_t>(segments));
-          for (auto& row : forced) {
-            for (int e = 0; e < bound; ++e) row.push_back(random.chance(percent));
-          }
-          flagged const rule{random.one_of<int>({0, 1, random.below(bound + 1), bound}), &forced, random.below(3),
-                             lanes.view(), decides};
-          owned_keep keep(scores.view());
-          kv::host_executor exec(*rc::gen::element(1, 3));
-          exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, bound));
-          auto const before = as_row(scores.all());
-          if (random.chance(50)) {
-            kv::ops::top_k(exec, scores.view(), visited_twice{rule}, keep.view());
-          } else {
-            kv::ops::top_k(exec, scores.view(), rule, keep.view());
-          }
+      owned_scores scores(lanes.view(), decides);
+      for (float& each : scores.all()) each = troubled_score(random, what);
+      int const segments = scores.view().segments();
+      int const percent = random.one_of<int>({0, 10, 100});
+      std::vector<reference::flags> forced(static_cast<std::size_t>(segments));
+      for (auto& row : forced) {
+        for (int e = 0; e < bound; ++e) row.push_back(random.chance(percent));
+      }
+      flagged const rule{random.one_of<int>({0, 1, random.below(bound + 1), bound}), &forced, random.below(3),
+                         lanes.view(), decides};
+      owned_keep keep(scores.view());
+      kv::host_executor exec(*rc::gen::element(1, 3));
+      exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, bound));
+      auto const before = as_row(scores.all());
+      if (random.chance(50)) {
+        kv::ops::top_k(exec, scores.view(), visited_twice{rule}, keep.view());
+      } else {
+        kv::ops::top_k(exec, scores.view(), rule, keep.view());
+      }
 
-          kv::report expected_report;
-          for (int segment = 0; segment < segments; ++segment) {
-            int const count = lanes.view().committed(scores.view().lane_of(segment));
-            auto const row = as_row(scores.row(segment, count));
-            reference::flags some = forced[static_cast<std::size_t>(segment)];
-            some.resize(static_cast<std::size_t>(count));
-            auto const expected = reference::select(row, some, rule.k, rule.slack);
-            RC_ASSERT(keep.kept(segment) == expected.kept);
-            RC_ASSERT(keep.view().entry_count[segment] == count);
-            bool const triggered = count > rule.k + rule.slack;
-            expected_report.triggered += triggered ? 1 : 0;
-            expected_report.nan_scores += expected.nan_candidates;
-            expected_report.forced_over_budget += triggered && expected.forced_over_budget > 0 ? 1 : 0;
-            expected_report.over_budget += std::ssize(expected.kept) > rule.k ? 1 : 0;
-          }
-          RC_ASSERT(keep.report() == expected_report);
-          auto const after = as_row(scores.all());
-          RC_ASSERT(std::equal(before.begin(), before.end(), after.begin(),
-                               [](double a, double b) { return a == b || (a != a && b != b); }));
-        },
-        300);
+      kv::report expected_report;
+      for (int segment = 0; segment < segments; ++segment) {
+        int const count = lanes.view().committed(scores.view().lane_of(segment));
+        auto const row = as_row(scores.row(segment, count));
+        reference::flags some = forced[static_cast<std::size_t>(segment)];
+        some.resize(static_cast<std::size_t>(count));
+        auto const expected = reference::select(row, some, rule.k, rule.slack);
+        RC_ASSERT(keep.kept(segment) == expected.kept);
+        RC_ASSERT(keep.view().entry_count[segment] == count);
+        bool const triggered = count > rule.k + rule.slack;
+        expected_report.triggered += triggered ? 1 : 0;
+        expected_report.nan_scores += expected.nan_candidates;
+        expected_report.forced_over_budget += triggered && expected.forced_over_budget > 0 ? 1 : 0;
+        expected_report.over_budget += std::ssize(expected.kept) > rule.k ? 1 : 0;
+      }
+      RC_ASSERT(keep.report() == expected_report);
+      auto const after = as_row(scores.all());
+      RC_ASSERT(std::equal(before.begin(), before.end(), after.begin(),
+                           [](double a, double b) { return a == b || (a != a && b != b); }));
+    });
   }
 
   TEST_CASE("agrees with the reference on long rows with forced entries anywhere, for every budget") {

@@ -123,41 +123,38 @@ int part(int tokens, int of_sixteen) { return tokens * of_sixteen / 16; }
 
 TEST_SUITE("parts/allot") {
   TEST_CASE("shares by weight are those of the text, and sum to the budget of all layers") {
-    holds(
-        "any weights",
-        [] {
-          int const layers = *rc::gen::inRange(1, 12);
-          int const heads = *rc::gen::element(1, 2);
-          int const bound = *rc::gen::inRange(1, 400);
-          int const tokens = *rc::gen::inRange(0, bound + 1);
-          int const least = *rc::gen::element(0, 1, 8, 32, 1000);
-          double const cap = *rc::gen::element(1.0, 1.5, 3.0, 100.0);
-          std::vector<float> weights;
-          std::vector<int> counts;
-          for (int l = 0; l < layers; ++l) {
-            weights.push_back(static_cast<float>(*rc::gen::element(0, 0, 1, 2, 7, 1000)) / 8);
-            counts.push_back(*rc::gen::inRange(1, bound + 1));
-          }
-          std::vector<int> low, high;
-          for (int const count : counts) {
-            high.push_back(std::min(count, static_cast<int>(cap * tokens + 1e-9)));
-            low.push_back(std::min({least, tokens, high.back()}));
-          }
-          std::vector<int> const expected =
-              fitted({weights.begin(), weights.end()}, std::int64_t{tokens} * layers, low, high);
-          even_layers lanes(layers, heads, bound, counts);
-          kv::eviction const policy{
-              .score = kv::knorm{},
-              .budget = kv::proportional<kv::table_of_layers>{{{weights.data(), 0, 1, 0}}, tokens, least, cap}};
-          auto const [kept, shares] = lanes.kept(policy);
-          for (int i = 0; i < layers * heads; ++i) {
-            int const layer = i / heads;
-            RC_ASSERT(shares[static_cast<std::size_t>(i)] == expected[static_cast<std::size_t>(layer)]);
-            RC_ASSERT(kept[static_cast<std::size_t>(i)] ==
-                      std::min(expected[static_cast<std::size_t>(layer)], counts[static_cast<std::size_t>(layer)]));
-          }
-        },
-        200);
+    holds("any weights", 200, [] {
+      int const layers = *rc::gen::inRange(1, 12);
+      int const heads = *rc::gen::element(1, 2);
+      int const bound = *rc::gen::inRange(1, 400);
+      int const tokens = *rc::gen::inRange(0, bound + 1);
+      int const least = *rc::gen::element(0, 1, 8, 32, 1000);
+      double const cap = *rc::gen::element(1.0, 1.5, 3.0, 100.0);
+      std::vector<float> weights;
+      std::vector<int> counts;
+      for (int l = 0; l < layers; ++l) {
+        weights.push_back(static_cast<float>(*rc::gen::element(0, 0, 1, 2, 7, 1000)) / 8);
+        counts.push_back(*rc::gen::inRange(1, bound + 1));
+      }
+      std::vector<int> low, high;
+      for (int const count : counts) {
+        high.push_back(std::min(count, static_cast<int>(cap * tokens + 1e-9)));
+        low.push_back(std::min({least, tokens, high.back()}));
+      }
+      std::vector<int> const expected =
+          fitted({weights.begin(), weights.end()}, std::int64_t{tokens} * layers, low, high);
+      even_layers lanes(layers, heads, bound, counts);
+      kv::eviction const policy{
+          .score = kv::knorm{},
+          .budget = kv::proportional<kv::table_of_layers>{{{weights.data(), 0, 1, 0}}, tokens, least, cap}};
+      auto const [kept, shares] = lanes.kept(policy);
+      for (int i = 0; i < layers * heads; ++i) {
+        int const layer = i / heads;
+        RC_ASSERT(shares[static_cast<std::size_t>(i)] == expected[static_cast<std::size_t>(layer)]);
+        RC_ASSERT(kept[static_cast<std::size_t>(i)] ==
+                  std::min(expected[static_cast<std::size_t>(layer)], counts[static_cast<std::size_t>(layer)]));
+      }
+    });
   }
 
   TEST_CASE("worked: 3 layers of 100, 40 each, weights 6, 3 and 1, at least 10, at most 1.5 times") {

@@ -52,23 +52,20 @@ TEST_SUITE("parts/ramp") {
   }
 
   TEST_CASE("exact shares are those of the text, and sum to the budget of all layers") {
-    holds(
-        "any ramp",
-        [] {
-          int const layers = *rc::gen::inRange(1, 40);
-          int const window = *rc::gen::element(0, 1, 8, 32, 500);
-          int const count = *rc::gen::inRange(1, 5000);
-          int const tokens = *rc::gen::inRange(0, count + 1);
-          double const beta = *rc::gen::element(1.0, 2.0, 7.3, 20.0, 100.0);
-          kv::layer_ramp const by{.beta = beta, .window = window, .layers = layers};
-          std::vector<int> const shares = shares_of(by, tokens, count);
-          RC_ASSERT(shares == exact_shares(layers, beta, window, tokens, count));
-          if (tokens < std::min(window, count)) return;
-          RC_ASSERT(std::accumulate(shares.begin(), shares.end(), 0) == layers * tokens);
-          RC_ASSERT(*std::min_element(shares.begin(), shares.end()) >= std::min(window, count));
-          RC_ASSERT(*std::max_element(shares.begin(), shares.end()) <= std::max(count, tokens));
-        },
-        300);
+    holds("any ramp", 300, [] {
+      int const layers = *rc::gen::inRange(1, 40);
+      int const window = *rc::gen::element(0, 1, 8, 32, 500);
+      int const count = *rc::gen::inRange(1, 5000);
+      int const tokens = *rc::gen::inRange(0, count + 1);
+      double const beta = *rc::gen::element(1.0, 2.0, 7.3, 20.0, 100.0);
+      kv::layer_ramp const by{.beta = beta, .window = window, .layers = layers};
+      std::vector<int> const shares = shares_of(by, tokens, count);
+      RC_ASSERT(shares == exact_shares(layers, beta, window, tokens, count));
+      if (tokens < std::min(window, count)) return;
+      RC_ASSERT(std::accumulate(shares.begin(), shares.end(), 0) == layers * tokens);
+      RC_ASSERT(*std::min_element(shares.begin(), shares.end()) >= std::min(window, count));
+      RC_ASSERT(*std::max_element(shares.begin(), shares.end()) <= std::max(count, tokens));
+    });
   }
 
   TEST_CASE("kvpress rounds halves to even, and has no ramp where it leaves its limits") {

@@ -75,35 +75,32 @@ TEST_SUITE("parts/visit_protected") {
   }
 
   TEST_CASE("every shipped protection, two joined, and all that a policy by name forces") {
-    holds(
-        "any lane",
-        [] {
-          dice random(*rc::gen::arbitrary<std::uint64_t>());
-          some_lane const lane(random);
-          int const a = random.below(130);
-          int const b = a + random.below(40);
-          int const n = random.one_of<int>({0, 1, 4, 70});
-          kv::position_span const span{a, b};
-          kv::prompt const prompt{{lane.prompt_end.data()}};
-          kv::marks const marked{random.below(5), {lane.classes.data()}};
-          RC_ASSERT(lane.agrees(kv::nothing{}));
-          RC_ASSERT(lane.agrees(kv::everything{}));
-          RC_ASSERT(lane.agrees(kv::sinks{n}));
-          RC_ASSERT(lane.agrees(kv::recent{n}));
-          RC_ASSERT(lane.agrees(kv::safe{n, a}));
-          RC_ASSERT(lane.agrees(span));
-          RC_ASSERT(lane.agrees(prompt));
-          RC_ASSERT(lane.agrees(marked));
-          auto const joined = span | kv::recent{n} | marked | kv::position_span{b, b + n} | prompt;
-          RC_ASSERT(lane.agrees(joined));
-          kv::any_protection all(joined);
-          all.add(kv::marks{random.below(5), {lane.classes.data()}});
-          kv::forced_entries<true> forced(kv::recent_of_budget{-1, n});
-          forced.join(all);
-          RC_ASSERT(lane.agrees(forced));
-          RC_ASSERT(lane.agrees(forced.ends));
-        },
-        300);
+    holds("any lane", 300, [] {
+      dice random(*rc::gen::arbitrary<std::uint64_t>());
+      some_lane const lane(random);
+      int const a = random.below(130);
+      int const b = a + random.below(40);
+      int const n = random.one_of<int>({0, 1, 4, 70});
+      kv::position_span const span{a, b};
+      kv::prompt const prompt{{lane.prompt_end.data()}};
+      kv::marks const marked{random.below(5), {lane.classes.data()}};
+      RC_ASSERT(lane.agrees(kv::nothing{}));
+      RC_ASSERT(lane.agrees(kv::everything{}));
+      RC_ASSERT(lane.agrees(kv::sinks{n}));
+      RC_ASSERT(lane.agrees(kv::recent{n}));
+      RC_ASSERT(lane.agrees(kv::safe{n, a}));
+      RC_ASSERT(lane.agrees(span));
+      RC_ASSERT(lane.agrees(prompt));
+      RC_ASSERT(lane.agrees(marked));
+      auto const joined = span | kv::recent{n} | marked | kv::position_span{b, b + n} | prompt;
+      RC_ASSERT(lane.agrees(joined));
+      kv::any_protection all(joined);
+      all.add(kv::marks{random.below(5), {lane.classes.data()}});
+      kv::forced_entries<true> forced(kv::recent_of_budget{-1, n});
+      forced.join(all);
+      RC_ASSERT(lane.agrees(forced));
+      RC_ASSERT(lane.agrees(forced.ends));
+    });
   }
 
   TEST_CASE("a forced entry whose score is NaN is kept and not counted, however many protect it") {

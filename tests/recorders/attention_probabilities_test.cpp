@@ -147,7 +147,7 @@ using namespace probabilities_test;
 
 TEST_SUITE("recorders/attention_probabilities") {
   TEST_CASE("masses are the sums of the given probabilities, through prefill, decode and compaction") {
-    holds("masses and keep sets", sums_as_the_reference, 150);
+    holds("masses and keep sets", 150, sums_as_the_reference);
   }
 
   TEST_CASE("an engine's own probabilities give the masses that keys and queries give") {

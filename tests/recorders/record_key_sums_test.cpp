@@ -80,25 +80,22 @@ mock_options whole_model(int bound) {
 
 TEST_SUITE("recorders/key sums") {
   TEST_CASE("recorded sums have the bits of sums that are made when they are needed") {
-    holds(
-        "any cache, observed in parts",
-        [] {
-          mock_options const shape = any_shared_mock();
-          recorded_cache on(shape, *rc::gen::element(1, 3));
-          std::vector<int> counts;
-          for (int i = 0; i < on.cache.lane_count(); ++i) counts.push_back(on.cache.count(on.cache.lane_at(i)));
-          for (int const part : {*rc::gen::inRange(0, shape.bound + 1), *rc::gen::inRange(0, shape.bound + 1)}) {
-            on.hold(part);
-            on.observe(on.cache.lanes());
-            for (int i = 0; i < on.cache.lane_count(); ++i)
-              on.cache.count(on.cache.lane_at(i)) = counts[static_cast<std::size_t>(i)];
-          }
-          std::vector<float> const made = on.features({});
-          RC_ASSERT(same_bits(on.features(on.sums()), made));  // the last entries were not observed
-          on.observe(on.cache.lanes());
-          RC_ASSERT(same_bits(on.features(on.sums()), made));
-        },
-        60);
+    holds("any cache, observed in parts", 60, [] {
+      mock_options const shape = any_shared_mock();
+      recorded_cache on(shape, *rc::gen::element(1, 3));
+      std::vector<int> counts;
+      for (int i = 0; i < on.cache.lane_count(); ++i) counts.push_back(on.cache.count(on.cache.lane_at(i)));
+      for (int const part : {*rc::gen::inRange(0, shape.bound + 1), *rc::gen::inRange(0, shape.bound + 1)}) {
+        on.hold(part);
+        on.observe(on.cache.lanes());
+        for (int i = 0; i < on.cache.lane_count(); ++i)
+          on.cache.count(on.cache.lane_at(i)) = counts[static_cast<std::size_t>(i)];
+      }
+      std::vector<float> const made = on.features({});
+      RC_ASSERT(same_bits(on.features(on.sums()), made));  // the last entries were not observed
+      on.observe(on.cache.lanes());
+      RC_ASSERT(same_bits(on.features(on.sums()), made));
+    });
   }
 
   TEST_CASE("recorded sums are read, and not made again") {

@@ -154,7 +154,7 @@ TEST_SUITE("recorders/remember") {
   }
 
   TEST_CASE("any turns of any shape are remembered as the reference remembers them") {
-    holds("the memory, on one thread, on three, and layer by layer", remembers_as_the_reference, 300);
+    holds("the memory, on one thread, on three, and layer by layer", 300, remembers_as_the_reference);
   }
 
   TEST_CASE("rows of zeros leave a memory of zeros, and a turn that cancels it leaves nothing that is not a number") {

@@ -479,16 +479,16 @@ TEST_SUITE("scorers/intent_kv") {
   }
 
   TEST_CASE("memory and query modes decide as the reference, turn after turn") {
-    holds("any agent", [] { decides_as_the_reference(false); }, 300);
+    holds("any agent", 300, [] { decides_as_the_reference(false); });
   }
 
   TEST_CASE("the learnable mode decides as the reference, turn after turn") {
-    holds("any agent and any head", [] { decides_as_the_reference(true); }, 100);
+    holds("any agent and any head", 100, [] { decides_as_the_reference(true); });
   }
 
   TEST_CASE("a residual of nothing is the memory mode to the last bit") {
-    holds("alpha = 0", [] { is_the_rule(true); }, 50);
-    holds("a last layer of zeros", [] { is_the_rule(false); }, 50);
+    holds("alpha = 0", 50, [] { is_the_rule(true); });
+    holds("a last layer of zeros", 50, [] { is_the_rule(false); });
   }
 
   TEST_CASE("thousands of entries decide as the reference") {
@@ -497,13 +497,10 @@ TEST_SUITE("scorers/intent_kv") {
       kv::intent_kv const score{
           .mode = learned ? kv::intent_mode::learnable : kv::intent_mode::memory, .prefix = 7, .residual = head.view()};
       int const entries = under_address_sanitizer ? 1025 : 4097;
-      holds(
-          "as many entries of 2 layers",
-          [&] {
-            one_turn example(budget_of(entries / 4, score), entries, 40);
-            RC_ASSERT(judge(example.of).check(learned ? &head : nullptr) == 1);
-          },
-          1);
+      holds("as many entries of 2 layers", 1, [&] {
+        one_turn example(budget_of(entries / 4, score), entries, 40);
+        RC_ASSERT(judge(example.of).check(learned ? &head : nullptr) == 1);
+      });
     }
   }
 

@@ -75,7 +75,7 @@ void decides_as_the_reference() {
 
 TEST_SUITE("scorers/tova") {
   TEST_CASE("agrees with the reference for groups of 1, 4 and 8 and heads of 64 and 80") {
-    holds("scores and keep sets", decides_as_the_reference, 300);
+    holds("scores and keep sets", 300, decides_as_the_reference);
   }
 
   TEST_CASE("the last token has to earn its place, unless it is forced") {

@@ -25,7 +25,7 @@ inline std::uint64_t property_seed(std::uint64_t drawn) {
 ///
 /// `share` is the percentage of the configured number of runs (RC_PARAMS="max_success=...") that this property takes.
 template <class Property>
-void holds(char const* law, Property&& property, int share = 100) {
+void holds(char const* law, int share, Property&& property) {
   rc::detail::TestMetadata about;
   about.id = law;
   rc::detail::TestParams runs = rc::detail::configuration().testParams;
@@ -36,6 +36,10 @@ void holds(char const* law, Property&& property, int share = 100) {
   rc::detail::printResultMessage(result, report);
   INFO(report.str(), "RC_PARAMS=\"seed=", runs.seed, "\"");
   CHECK_MESSAGE(result.template is<rc::detail::SuccessResult>(), about.id);
+}
+template <class Property>
+void holds(char const* law, Property&& property) {
+  holds(law, 100, std::forward<Property>(property));
 }
 
 }  // namespace kvpolicy_test

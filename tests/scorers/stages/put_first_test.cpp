@@ -99,54 +99,51 @@ TEST_SUITE("scorers/stages/put_first") {
   }
 
   TEST_CASE("the best get their places, at most the free ones, and the rest is by recency or at random") {
-    holds(
-        "any scores",
-        [] {
-          two_lanes made(*rc::gen::inRange(1, 60));
-          int const sinks = *rc::gen::inRange(0, 6);
-          int const budget = *rc::gen::inRange(0, made.entries + 1);
-          bool const by_part = *rc::gen::arbitrary<bool>();
-          int const tokens = *rc::gen::inRange(0, 20);
-          double const part = *rc::gen::element(0.1, 0.25, 0.5, 0.75, 1.0);
-          bool const by_chance = *rc::gen::arbitrary<bool>();
-          for (float& each : made.scores) {
-            each = *rc::gen::inRange(0, 9) == 0 ? NAN : static_cast<float>(*rc::gen::inRange(0, 12));
-          }
-          kv::eviction const policy{
-              .score = kv::put_first{.score_of = kv::external{},
-                                     .tokens = by_part ? 0 : tokens,
-                                     .part = by_part ? part : 0,
-                                     .then = by_chance ? kv::rest_order::random : kv::rest_order::recency},
-              .protect = kv::sinks{sinks},
-              .budget = kv::per_lane{budget}};
-          auto const kept = made.decide(policy).first;
-          for (int lane : {0, 1}) {
-            int const forced = std::min(sinks, made.entries);
-            int const free = std::max(0, budget - forced);
-            int const first = by_part ? free - static_cast<int>((1 - part) * free + 1e-9) : std::min(tokens, free);
-            std::vector<int> order;
-            for (int e = forced; e < made.entries; ++e) order.push_back(e);
-            auto const of = [&](int e) {
-              float const one = made.scores[static_cast<std::size_t>(lane * made.entries + e)];
-              return std::isnan(one) ? -1.0f : one;
-            };
-            std::sort(order.begin(), order.end(), [&](int a, int b) { return of(a) != of(b) ? of(a) > of(b) : a < b; });
-            auto const begin = order.begin() + std::min<std::ptrdiff_t>(first, std::ssize(order));
-            kv::random_scores::uniform const uniform{42};
-            auto const then = [&](int e) {
-              return by_chance ? uniform(0, {{0, 0, lane}, e, made.entries, e, 0}) : static_cast<float>(e);
-            };
-            std::sort(begin, order.end(), [&](int a, int b) { return then(a) != then(b) ? then(a) > then(b) : a < b; });
-            std::set<int> expected;
-            for (int e = 0; e < forced; ++e) expected.insert(e);
-            for (int i = 0; i < std::min<int>(free, static_cast<int>(order.size())); ++i) {
-              expected.insert(order[static_cast<std::size_t>(i)]);
-            }
-            if (made.entries <= budget) continue;  // nothing is dropped
-            RC_ASSERT(kept[static_cast<std::size_t>(lane)] == expected);
-          }
-        },
-        200);
+    holds("any scores", 200, [] {
+      two_lanes made(*rc::gen::inRange(1, 60));
+      int const sinks = *rc::gen::inRange(0, 6);
+      int const budget = *rc::gen::inRange(0, made.entries + 1);
+      bool const by_part = *rc::gen::arbitrary<bool>();
+      int const tokens = *rc::gen::inRange(0, 20);
+      double const part = *rc::gen::element(0.1, 0.25, 0.5, 0.75, 1.0);
+      bool const by_chance = *rc::gen::arbitrary<bool>();
+      for (float& each : made.scores) {
+        each = *rc::gen::inRange(0, 9) == 0 ? NAN : static_cast<float>(*rc::gen::inRange(0, 12));
+      }
+      kv::eviction const policy{
+          .score = kv::put_first{.score_of = kv::external{},
+                                 .tokens = by_part ? 0 : tokens,
+                                 .part = by_part ? part : 0,
+                                 .then = by_chance ? kv::rest_order::random : kv::rest_order::recency},
+          .protect = kv::sinks{sinks},
+          .budget = kv::per_lane{budget}};
+      auto const kept = made.decide(policy).first;
+      for (int lane : {0, 1}) {
+        int const forced = std::min(sinks, made.entries);
+        int const free = std::max(0, budget - forced);
+        int const first = by_part ? free - static_cast<int>((1 - part) * free + 1e-9) : std::min(tokens, free);
+        std::vector<int> order;
+        for (int e = forced; e < made.entries; ++e) order.push_back(e);
+        auto const of = [&](int e) {
+          float const one = made.scores[static_cast<std::size_t>(lane * made.entries + e)];
+          return std::isnan(one) ? -1.0f : one;
+        };
+        std::sort(order.begin(), order.end(), [&](int a, int b) { return of(a) != of(b) ? of(a) > of(b) : a < b; });
+        auto const begin = order.begin() + std::min<std::ptrdiff_t>(first, std::ssize(order));
+        kv::random_scores::uniform const uniform{42};
+        auto const then = [&](int e) {
+          return by_chance ? uniform(0, {{0, 0, lane}, e, made.entries, e, 0}) : static_cast<float>(e);
+        };
+        std::sort(begin, order.end(), [&](int a, int b) { return then(a) != then(b) ? then(a) > then(b) : a < b; });
+        std::set<int> expected;
+        for (int e = 0; e < forced; ++e) expected.insert(e);
+        for (int i = 0; i < std::min<int>(free, static_cast<int>(order.size())); ++i) {
+          expected.insert(order[static_cast<std::size_t>(i)]);
+        }
+        if (made.entries <= budget) continue;  // nothing is dropped
+        RC_ASSERT(kept[static_cast<std::size_t>(lane)] == expected);
+      }
+    });
   }
 
   TEST_CASE("systems are names for specs") {

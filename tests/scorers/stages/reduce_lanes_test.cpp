@@ -110,22 +110,19 @@ struct two_heads {
 
 TEST_SUITE("scorers/stages/reduce_lanes") {
   TEST_CASE("scores of lanes are summed, averaged or maximised as the reference does, and decided by") {
-    holds(
-        "a score of places",
-        [] {
-          mock_cache cache(even_batch());
-          fill(cache, true);
-          mock_queries queries(cache, kv::codec::f32, 0, 1);
-          lowers(cache, queries, by_place{}, [&](int lane) {
-            kv::lane const this_lane = cache.lane_at(lane);
-            reference::row scores;
-            for (int const p : cache.positions(this_lane, cache.committed(this_lane))) {
-              scores.push_back(static_cast<double>(by_place::at(this_lane, p)));
-            }
-            return scores;
-          });
-        },
-        200);
+    holds("a score of places", 200, [] {
+      mock_cache cache(even_batch());
+      fill(cache, true);
+      mock_queries queries(cache, kv::codec::f32, 0, 1);
+      lowers(cache, queries, by_place{}, [&](int lane) {
+        kv::lane const this_lane = cache.lane_at(lane);
+        reference::row scores;
+        for (int const p : cache.positions(this_lane, cache.committed(this_lane))) {
+          scores.push_back(static_cast<double>(by_place::at(this_lane, p)));
+        }
+        return scores;
+      });
+    });
     holds("the norm of keys, which differ from lane to lane", [] {
       mock_cache cache(even_batch());
       fill(cache, true);
