@@ -13,7 +13,7 @@ import selection_test
 from admission_test import Small, admitted, run_lane
 from program import called
 from reference_test import np
-from traces import ragged, write_arrays
+from traces import main, ragged, write_arrays
 
 
 @unittest.skipIf(np is None, "there is no numpy")
@@ -147,6 +147,4 @@ def load_tests(loader, _, __):
 
 
 if __name__ == "__main__":
-    if np is None:
-        print("there is no numpy")
-    unittest.main()
+    main()

@@ -12,7 +12,7 @@ import unittest
 
 from program import Runs, listed
 from reference_test import as_dtype, np
-from traces import ragged, write_arrays
+from traces import main, ragged, write_arrays
 
 
 class Small:
@@ -321,6 +321,4 @@ def stored(trace, result, name):
 
 
 if __name__ == "__main__":
-    if np is None:
-        print("there is no numpy")
-    unittest.main()
+    main()

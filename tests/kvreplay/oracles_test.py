@@ -14,6 +14,7 @@ import reference_test
 import systems_test
 from oracles import np, pyramid_shares, round_shares
 from systems_test import SYSTEMS, Decision, small
+from traces import main
 
 
 class Shape:
@@ -367,6 +368,4 @@ class Rehearsed(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if np is None:
-        print("there is no numpy")
-    unittest.main()
+    main()

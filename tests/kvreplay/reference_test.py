@@ -12,7 +12,7 @@ import json
 import unittest
 
 from program import Runs
-from traces import ragged
+from traces import main, ragged
 
 try:
     import numpy as np
@@ -525,6 +525,4 @@ def rotate(rows, steps, theta, style):
 
 
 if __name__ == "__main__":
-    if np is None:
-        print("there is no numpy")
-    unittest.main()
+    main()

@@ -10,7 +10,7 @@ import unittest
 
 from program import Runs
 from reference_test import as_dtype, best, np
-from traces import ragged, read, write_arrays
+from traces import main, ragged, read, write_arrays
 
 LAYERS, HEADS, N, ROW = 2, 3, 90, 4
 
@@ -207,6 +207,4 @@ class OverSteps(Retention):
 
 
 if __name__ == "__main__":
-    if np is None:
-        print("there is no numpy")
-    unittest.main()
+    main()

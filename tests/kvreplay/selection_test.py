@@ -12,7 +12,7 @@ import unittest
 from admission_test import Small
 from program import Runs, listed
 from reference_test import np
-from traces import ragged, write_arrays
+from traces import main, ragged, write_arrays
 
 
 # A lane's pages, by hand ------------------------------------------------------------------------------------------------------
@@ -393,6 +393,4 @@ class Gates(Selecting):
 
 
 if __name__ == "__main__":
-    if np is None:
-        print("there is no numpy")
-    unittest.main()
+    main()

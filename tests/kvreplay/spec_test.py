@@ -13,7 +13,7 @@ import admission_test
 from admission_test import Small, admitted, run_lane
 from program import Runs
 from reference_test import np
-from traces import ragged, write_arrays
+from traces import main, ragged, write_arrays
 
 EVICTIONS = (
     ("snapkv", "snapkv | budget(12)", ("--budget", 12), {}),
@@ -256,6 +256,4 @@ def load_tests(loader, _, __):
 
 
 if __name__ == "__main__":
-    if np is None:
-        print("there is no numpy")
-    unittest.main()
+    main()

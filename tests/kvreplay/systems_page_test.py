@@ -13,7 +13,7 @@ from pathlib import Path
 
 from program import Runs, listed
 from reference_test import Trace, np
-from traces import read
+from traces import main, read
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "systems.md"
 ENTRIES = 700
@@ -77,6 +77,4 @@ class Page(Runs):
 
 
 if __name__ == "__main__":
-    if np is None:
-        print("there is no numpy")
-    unittest.main()
+    main()

@@ -13,7 +13,7 @@ import unittest
 import reference_test
 from program import Runs, listed
 from reference_test import Trace, best, forced_of, np
-from traces import ragged, write_arrays
+from traces import main, ragged, write_arrays
 
 NEAR = 2e-5
 NO_EXTRA = {"sinks": 0, "recent": 0, "spans": ()}
@@ -428,6 +428,4 @@ class Turns(Runs):
 
 
 if __name__ == "__main__":
-    if np is None:
-        print("there is no numpy")
-    unittest.main()
+    main()

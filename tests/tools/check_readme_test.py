@@ -34,38 +34,24 @@ class CheckReadme(unittest.TestCase):
         page = BLOCK + "\n## What is *new* in `a_b`?\n\n[up](page.md#what-is-new-in-a_b), [file](../examples/two.cpp)\n\n```sh\nls\n```\n"
         self.assertEqual(self.said_of(page), (0, "check_readme: 1 blocks, 0 faults\n"))
 
-    def test_a_block_differs_from_the_part_that_it_names(self):
-        self.refused("<!-- from examples/two.cpp#first -->\n```cpp\nint b;\n```\n", "differs from examples/two.cpp#first")
-
-    def test_a_part_that_is_not_there(self):
-        self.refused("<!-- from examples/two.cpp#third -->\n```cpp\nint b;\n```\n", "there is no examples/two.cpp#third")
-
-    def test_code_that_no_example_builds(self):
-        self.refused("```cpp\nint c;\n```\n", "code that no example builds")
-
-    def test_a_link_to_no_file(self):
-        self.refused("[away](other.md)\n", "docs/page.md:5: there is no other.md")
-
-    def test_a_link_out_of_the_tree(self):
-        self.refused("[away](../../other.md)\n", "there is no ../../other.md")
-
-    def test_an_anchor_that_no_heading_has(self):
-        self.refused("## Here\n[there](page.md#there)\n", "page.md#there names no heading")
-
-    def test_a_heading_inside_of_a_block_is_none(self):
-        self.refused("```sh\n# there\n```\n[there](#there)\n", "#there names no heading")
+    def test_a_fault_is_named(self):
+        for what, page, words in (
+            ("a block differs from the part that it names", "<!-- from examples/two.cpp#first -->\n```cpp\nint b;\n```\n", "differs from examples/two.cpp#first"),
+            ("a part that is not there", "<!-- from examples/two.cpp#third -->\n```cpp\nint b;\n```\n", "there is no examples/two.cpp#third"),
+            ("code that no example builds", "```cpp\nint c;\n```\n", "code that no example builds"),
+            ("a link to no file", "[away](other.md)\n", "docs/page.md:5: there is no other.md"),
+            ("a link out of the tree", "[away](../../other.md)\n", "there is no ../../other.md"),
+            ("an anchor that no heading has", "## Here\n[there](page.md#there)\n", "page.md#there names no heading"),
+            ("a heading inside of a block is none", "```sh\n# there\n```\n[there](#there)\n", "#there names no heading"),
+            ("commands that bash cannot read", "```sh\nif true; then\n```\n", "bash cannot read this"),
+            ("a script that is not there", "```sh\n./tools/nothing.sh --all\n```\n", "there is no tools/nothing.sh"),
+            ("python that python cannot read", "- item\n\n  ```python\n  def f(:\n  ```\n", "Python cannot read this"),
+        ):
+            with self.subTest(what):
+                self.refused(page, words)
 
     def test_a_link_inside_of_code_is_none(self):
         self.assertEqual(self.said_of(BLOCK + "`[a](b.md)`\n\n```\n[a](b.md)\n```\n")[0], 0)
-
-    def test_commands_that_bash_cannot_read(self):
-        self.refused("```sh\nif true; then\n```\n", "bash cannot read this")
-
-    def test_a_script_that_is_not_there(self):
-        self.refused("```sh\n./tools/nothing.sh --all\n```\n", "there is no tools/nothing.sh")
-
-    def test_python_that_python_cannot_read(self):
-        self.refused("- item\n\n  ```python\n  def f(:\n  ```\n", "Python cannot read this")
 
     def test_a_file_that_names_another_version(self):
         files = {"include/kvpolicy/version.hpp": 'inline constexpr char const version[] = "0.3.0";\n'}
