@@ -1,15 +1,9 @@
 // Prefill token equivalents: worked numbers, and what is refused.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/accounting/cost.hpp>
-#include <limits>
-
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 TEST_SUITE("accounting/cost") {

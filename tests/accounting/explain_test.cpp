@@ -1,28 +1,15 @@
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <string>
-
 #include "laws/refusal.hpp"
-#include "support/allocation_counter.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
-/// A scorer whose scores a test writes down.
-struct given {
+/// Scores that a test writes down.
+struct look_up {
   float const* scores = nullptr;
-  using needs = kv::needs<>;
-  static constexpr auto decides = kv::granularity::lane;
-  struct look_up {
-    float const* scores;
-    float operator()(float, kv::entry at) const { return scores[at.ordinal]; }
-  };
-  void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, look_up{scores}); }
-  friend bool operator==(given const&, given const&) = default;
+  float operator()(float, kv::entry at) const { return scores[at.ordinal]; }
+  friend bool operator==(look_up const&, look_up const&) = default;
 };
+using given = scored_by<look_up>;
 
 }  // namespace kvpolicy_test
 
@@ -44,8 +31,7 @@ TEST_SUITE("accounting/explain") {
     kv::host_executor exec;
     kv::cache view = cache.view();
     kv::eviction const policy{.score = given{scores}, .protect = kv::recent{1}, .budget = kv::per_lane{4}};
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     CHECK(error_of([&] { (void)kv::explain(policy, plan, 0, 0); }) ==
           "explain: plan = empty, but decide comes before explain");
     kv::append(exec, view, state, {.tokens = 8, .position = 100});
@@ -67,8 +53,7 @@ TEST_SUITE("accounting/explain") {
     kv::host_executor exec;
     kv::cache view = cache.view();
     kv::eviction policy{.score = given{scores}, .protect = kv::sinks{1}, .budget = kv::per_lane{3}};
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 3, .position = 0});
     kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     CHECK(kv::explain(policy, plan, 0, 1) == "sequence 0, layer 0, head 0, entry 1 at position 1: kept, as all are");
@@ -90,14 +75,14 @@ TEST_SUITE("accounting/explain") {
       auto const state = kv::make_state(exec, policy, cache.view());
       std::size_t held = 0;
       for (kv::recorded_column const& each : state.columns()) {
-        std::size_t const units = static_cast<std::size_t>(each.about.units != 0 ? each.about.units : 40);
-        held += units * static_cast<std::size_t>(each.about.bytes) * 12;
+        std::size_t const units = as_size(each.about.units != 0 ? each.about.units : 40);
+        held += units * as_size(each.about.bytes) * 12;
       }
       std::size_t const epochs = 2 * 3 * sizeof(std::uint64_t);  // of two slots and three layers
       CHECK(told.state == held + state.counted().bytes() + epochs);
       CHECK(told.scratch >= exec.reserved());
       auto const plan = kv::make_plan(exec, policy, cache.view());
-      CHECK(told.plan >= static_cast<std::size_t>(kv::segments(plan.lanes(), plan.decides())) * 40 * 8);
+      CHECK(told.plan >= as_size(kv::segments(plan.lanes(), plan.decides())) * 40 * 8);
       CHECK(exec.reserved() == told.scratch);
     };
     check(kv::policies::snapkv());
@@ -118,8 +103,7 @@ TEST_SUITE("by_name/any_policy") {
     kv::cache view = cache.view();
     auto const refused = [&](char const* spec, auto const& in) {
       kv::any_policy const policy = kv::parse(spec);
-      auto state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
+      auto [state, plan] = state_and_plan(exec, policy, view);
       std::string const first = error_of([&] { kv::observe(exec, policy, in, state); });
       return first + "; " + error_of([&] { kv::decide(exec, policy, in, state, plan); });
     };
@@ -140,15 +124,13 @@ TEST_SUITE("by_name/any_policy") {
     kv::host_executor exec;
     kv::cache view = cache.view();
     kv::any_policy const policy = kv::parse("h2o | reduce_lanes(layer, max) | sinks(2) | budget(7)");
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 30, .position = 0});
     mock_queries rows(cache, kv::codec::f32, 3, 3);
     fill_current(rows, cache, content::smooth);
     kv::signals const in{view.lanes, kv::keys_of(view), kv::queries{rows.view()}};
     CHECK(allocations_in([&] {
-            kv::observe(exec, policy, in, state);
-            kv::decide(exec, policy, in, state, plan);
+            observe_and_decide(exec, policy, in, state, plan);
             kv::apply(exec, kv::compact{}, plan, view, state);
           }) == 0);
   }

@@ -1,8 +1,6 @@
 // A verdict before anything was judged.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
+#include "support/test.hpp"
 
 TEST_SUITE("accounting/explain") {
   TEST_CASE("a verdict that nobody has made is that of a dropped entry among none") {

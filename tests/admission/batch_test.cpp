@@ -1,24 +1,12 @@
 // A batch whose sequences step apart, against a plain model: chunks, drafts, caps, evictions, pools that run out,
 // forks.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
-#include <set>
-#include <string>
-#include <vector>
-
-#include "support/dice.hpp"
 #include "support/dual_engine.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
-
-std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
 /// One number for each lane and position, from 0 to 1.
 float number_of(kv::lane this_lane, int position, unsigned salt) {
@@ -53,9 +41,9 @@ class batch {
         plans_(kv::make_plan(exec_, policy_, both_)),
         of_fresh_(kv::make_state(exec_, kv::window_part(policy_), engine_.chunk(0, 0))),
         decided_(kv::make_plan(exec_, kv::window_part(policy_), engine_.chunk(0, 0))),
-        length_(size(how.sequences)),
-        begin_(size(how.sequences)),
-        kept_(size(engine_.lanes())) {}
+        length_(as_size(how.sequences)),
+        begin_(as_size(how.sequences)),
+        kept_(as_size(engine_.lanes())) {}
 
   void act() {
     int const what = random_.below(10);
@@ -80,20 +68,20 @@ class batch {
       kv::lane const this_lane = both_.window.lanes.at(i);
       int const s = this_lane.sequence;
       int const recent = *both_.window.lanes.count.row(this_lane);
-      REQUIRE(recent == length_[size(s)] - begin_[size(s)]);
+      REQUIRE(recent == length_[as_size(s)] - begin_[as_size(s)]);
       for (int e = 0; e < recent; ++e) {
-        int const position = begin_[size(s)] + e;
+        int const position = begin_[as_size(s)] + e;
         REQUIRE(both_.window.lanes.position.row(this_lane)[e] == position);
         REQUIRE(dual_engine::true_rows(both_.window, this_lane, e));
         REQUIRE(gates.row(this_lane)[e] == gate_of(this_lane, position));
         REQUIRE(betas.row(this_lane)[e] == log_beta_of(this_lane, position));
       }
-      std::vector<int> const& mine = kept_[size(i)];
+      std::vector<int> const& mine = kept_[as_size(i)];
       REQUIRE(*both_.pages.entries.lanes.count.row(this_lane) == std::ssize(mine));
       for (int e = 0; e < std::ssize(mine); ++e) {
-        REQUIRE(both_.pages.entries.lanes.position.row(this_lane)[e] == mine[size(e)]);
+        REQUIRE(both_.pages.entries.lanes.position.row(this_lane)[e] == mine[as_size(e)]);
         REQUIRE(dual_engine::true_rows(both_.pages.entries, this_lane, e));
-        REQUIRE(old_betas.row(this_lane)[e] == log_beta_of(this_lane, mine[size(e)]));
+        REQUIRE(old_betas.row(this_lane)[e] == log_beta_of(this_lane, mine[as_size(e)]));
       }
       int const* const pages = both_.pages.table.row(this_lane);
       owned.insert(pages, pages + *both_.pages.num_pages.row(this_lane));
@@ -114,25 +102,25 @@ class batch {
     for (int i = 0; i < engine_.lanes(); ++i) {
       kv::lane const this_lane = both_.window.lanes.at(i);
       if (this_lane.sequence != sequence) continue;
-      for (int p = begin_[size(sequence)]; p < end; ++p) {
+      for (int p = begin_[as_size(sequence)]; p < end; ++p) {
         if (gate_of(this_lane, p) < 0.1f) continue;
-        bool const full = how_.cap >= 0 && std::ssize(kept_[size(i)]) >= how_.cap;
-        if (!full) kept_[size(i)].push_back(p);
+        bool const full = how_.cap >= 0 && std::ssize(kept_[as_size(i)]) >= how_.cap;
+        if (!full) kept_[as_size(i)].push_back(p);
         (full ? over_cap : promoted) += 1;
       }
     }
-    begin_[size(sequence)] = std::max(begin_[size(sequence)], end);
+    begin_[as_size(sequence)] = std::max(begin_[as_size(sequence)], end);
   }
 
   /// Gate and log beta of the last `tokens[s]` entries of each sequence, the first at `first[s]`.
   void tell(kv::lanes const& shown, kv::state<kv::host_executor>& to, std::vector<int> const& tokens,
             std::vector<int> const& first) {
-    std::vector<float> gates(size(engine_.lanes() * most)), betas(gates.size());
+    std::vector<float> gates(as_size(engine_.lanes() * most)), betas(gates.size());
     for (int i = 0; i < engine_.lanes(); ++i) {
       kv::lane const one = shown.at(i);
-      for (int t = 0; t < tokens[size(one.sequence)]; ++t) {
-        gates[size(i * most + t)] = gate_of(one, first[size(one.sequence)] + t);
-        betas[size(i * most + t)] = log_beta_of(one, first[size(one.sequence)] + t);
+      for (int t = 0; t < tokens[as_size(one.sequence)]; ++t) {
+        gates[as_size(i * most + t)] = gate_of(one, first[as_size(one.sequence)] + t);
+        betas[as_size(i * most + t)] = log_beta_of(one, first[as_size(one.sequence)] + t);
       }
     }
     auto const numbers = [&](auto fresh, std::vector<float> const& values) {
@@ -183,7 +171,7 @@ class batch {
   }
 
   void step() {
-    std::vector<int> tokens(size(how_.sequences), 1);
+    std::vector<int> tokens(as_size(how_.sequences), 1);
     if (random_.chance(60)) {
       for (int& each : tokens) each = std::min(how_.window, random_.below(4));
     }
@@ -195,36 +183,36 @@ class batch {
     }
     std::vector<int> const first = length_;
     for (int s = 0; s < how_.sequences; ++s) {
-      leave(s, length_[size(s)] + tokens[size(s)] - how_.window);
-      if (tokens[size(s)] == 0) continue;
+      leave(s, length_[as_size(s)] + tokens[as_size(s)] - how_.window);
+      if (tokens[as_size(s)] == 0) continue;
       kv::append(exec_, both_.window, held_.window,
-                 {.sequence = s, .tokens = tokens[size(s)], .position = length_[size(s)]});
-      write(s, tokens[size(s)], length_[size(s)]);
-      length_[size(s)] += tokens[size(s)];
+                 {.sequence = s, .tokens = tokens[as_size(s)], .position = length_[as_size(s)]});
+      write(s, tokens[as_size(s)], length_[as_size(s)]);
+      length_[as_size(s)] += tokens[as_size(s)];
     }
     tell(both_.window.lanes, held_.window, tokens, first);
   }
 
   void speculate() {
-    std::vector<int> accepted(size(how_.sequences));
+    std::vector<int> accepted(as_size(how_.sequences));
     std::vector<int> const first = length_;
     for (int s = 0; s < how_.sequences; ++s) {
       int const capacity = both_.window.lanes.capacity - *both_.window.lanes.count.row({s, 0, 0});
       int const drafts = random_.below(std::min(3, capacity) + 1);
       if (drafts == 0) continue;
       kv::append(exec_, both_.window, held_.window,
-                 {.sequence = s, .tokens = drafts, .position = length_[size(s)], .in_flight = true});
-      write(s, drafts, length_[size(s)]);
-      accepted[size(s)] = random_.below(drafts + 1);
-      length_[size(s)] += accepted[size(s)];
-      kv::truncate(exec_, both_, held_, s, length_[size(s)]);
-      kv::commit(exec_, both_.window, s, accepted[size(s)]);
+                 {.sequence = s, .tokens = drafts, .position = length_[as_size(s)], .in_flight = true});
+      write(s, drafts, length_[as_size(s)]);
+      accepted[as_size(s)] = random_.below(drafts + 1);
+      length_[as_size(s)] += accepted[as_size(s)];
+      kv::truncate(exec_, both_, held_, s, length_[as_size(s)]);
+      kv::commit(exec_, both_.window, s, accepted[as_size(s)]);
     }
     tell(both_.window.lanes, held_.window, accepted, first);
   }
 
   void chunk() {
-    std::vector<int> tokens(size(how_.sequences));
+    std::vector<int> tokens(as_size(how_.sequences));
     for (int& each : tokens) each = random_.chance(20) ? 0 : random_.below(most + 1);
     kv::cache const chunk = engine_.chunk(tokens, length_);
     tell(chunk.lanes, of_fresh_, tokens, length_);
@@ -236,8 +224,8 @@ class batch {
       return;
     }
     for (int s = 0; s < how_.sequences; ++s) {
-      length_[size(s)] += tokens[size(s)];
-      leave(s, length_[size(s)] - how_.window);
+      length_[as_size(s)] += tokens[as_size(s)];
+      leave(s, length_[as_size(s)] - how_.window);
     }
   }
 
@@ -245,8 +233,8 @@ class batch {
     kv::maintain(exec_, policy_, kv::signals{both_.window.lanes}, both_.pages, held_.pages, plans_);
     for (int i = 0; i < engine_.lanes(); ++i) {
       std::vector<int> left;
-      for (int const e : plans_.eviction.keep().listed(i)) left.push_back(kept_[size(i)][size(e)]);
-      kept_[size(i)] = left;
+      for (int const e : plans_.eviction.keep().listed(i)) left.push_back(kept_[as_size(i)][as_size(e)]);
+      kept_[as_size(i)] = left;
     }
   }
 

@@ -1,23 +1,11 @@
 // Admission: what every step sees, promotion before the overwrite, chunks, drafts, caps and pools that run out.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "reference/dual_cache.hpp"
-#include "support/allocation_counter.hpp"
-#include "support/dice.hpp"
 #include "support/dual_engine.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// A sequence under an admission, with a gate for every token of every lane.
@@ -64,8 +52,8 @@ class admitted {
     length += tokens;
   }
   [[nodiscard]] float gate(int lane, int position) const {
-    auto const& row = gates_[static_cast<std::size_t>(lane)];
-    return row[static_cast<std::size_t>(position) % row.size()];
+    auto const& row = gates_[as_size(lane)];
+    return row[as_size(position) % row.size()];
   }
   /// Row `length - 1` of the mask, from its definition.
   [[nodiscard]] std::vector<int> mask_row(int lane) const {
@@ -124,7 +112,7 @@ class admitted {
 };
 
 std::vector<std::vector<float>> random_gates(dice& random, int lanes, int tokens, int percent) {
-  std::vector<std::vector<float>> gates(static_cast<std::size_t>(lanes));
+  std::vector<std::vector<float>> gates(as_size(lanes));
   for (auto& row : gates) {
     for (int t = 0; t < tokens; ++t)
       row.push_back(random.chance(percent) ? 0.1f + 0.9f * static_cast<float>(random.below(5)) / 5 : 0.05f);
@@ -241,8 +229,7 @@ TEST_SUITE("admission") {
     dual_engine engine({});
     kv::host_executor exec;
     kv::dual_cache both = engine.view();
-    auto held = kv::make_state(exec, duo, both);
-    auto plans = kv::make_plan(exec, duo, both);
+    auto [held, plans] = state_and_plan(exec, duo, both);
     for (int t = 0; t < 20; ++t) {
       kv::promote(exec, duo, kv::signals{both.window.lanes}, both, held, plans, 1);
       kv::append(exec, both.window, held.window, {.tokens = 1, .position = t});
@@ -304,11 +291,11 @@ TEST_SUITE("admission") {
           now.step();
         }
         for (int i = 0; i < 2; ++i) {
-          lanes[static_cast<std::size_t>(i)].append(tokens(i, before, now.length - before));
+          lanes[as_size(i)].append(tokens(i, before, now.length - before));
           kv::lane const this_lane = now.both.window.lanes.at(i);
-          std::vector<int> seen = lanes[static_cast<std::size_t>(i)].global();
-          std::vector<int> const local = lanes[static_cast<std::size_t>(i)].local();
-          REQUIRE(*now.both.pages.num_pages.row(this_lane) == lanes[static_cast<std::size_t>(i)].pages(how.page));
+          std::vector<int> seen = lanes[as_size(i)].global();
+          std::vector<int> const local = lanes[as_size(i)].local();
+          REQUIRE(*now.both.pages.num_pages.row(this_lane) == lanes[as_size(i)].pages(how.page));
           seen.insert(seen.end(), local.begin(), local.end());
           REQUIRE(dual_engine::seen(now.both, this_lane) == seen);
         }
@@ -332,8 +319,7 @@ TEST_SUITE("admission") {
     kv::dual_cache both = engine.view();
     auto const policy =
         kv::admission{.score = short_keys{4000}, .protect = kv::nothing{}, .window = 4, .pick = kv::at_least{}};
-    auto held = kv::make_state(exec, policy, both);
-    auto plans = kv::make_plan(exec, policy, both);
+    auto [held, plans] = state_and_plan(exec, policy, both);
     for (int t = 0; t < 30; ++t) {
       kv::promote(exec, policy, kv::signals{both.window.lanes, kv::keys_of(both.window)}, both, held, plans, 1);
       kv::append(exec, both.window, held.window, {.tokens = 1, .position = t});
@@ -404,8 +390,7 @@ TEST_SUITE("admission") {
       });
     };
     kv::cache const old = now.engine.chunk(3, 9);  // position 9 is there
-    auto state = kv::make_state(now.exec, policy, old);
-    auto plan = kv::make_plan(now.exec, policy, old);
+    auto [state, plan] = state_and_plan(now.exec, policy, old);
     CHECK(refused(old, state, plan) == "ingest: decided = empty or not of lanes, but decide comes before ingest");
     kv::decide(now.exec, policy, kv::signals{old.lanes}, state, plan);
     CHECK(refused(old, state, plan) == "ingest: position = 9, but positions ascend and the last is 9");
@@ -442,7 +427,7 @@ TEST_SUITE("admission") {
   TEST_CASE("the sentinel page is never handed out") {
     admitted now({}, gated(1), {4, std::vector<float>{1.0f}});
     now.step();
-    now.engine.free_list()[static_cast<std::size_t>(now.engine.free_pages()) - 1] = now.engine.sentinel();
+    now.engine.free_list()[as_size(now.engine.free_pages()) - 1] = now.engine.sentinel();
     std::string const error = error_of([&] { now.step(); });
     CHECK(error == "promote: pages.free = " + std::to_string(now.engine.sentinel()) +
                        ", but it is the sentinel, which is never handed out");

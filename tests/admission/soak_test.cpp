@@ -1,21 +1,11 @@
 // Many steps of decoding, 100,000 in the night: random gates, drafts that are rolled back, evictions, a pool that runs
 // out.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
-#include <set>
-#include <vector>
-
-#include "support/dice.hpp"
 #include "support/dual_engine.hpp"
-#include "support/error_of.hpp"
-#include "support/rounds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// One sequence without end, and a plain model of what every lane may hold.
@@ -50,7 +40,7 @@ class soak {
       int const count = *both_.pages.entries.lanes.count.row(this_lane);
       REQUIRE(held == (count + 3) / 4);
       int const* const position = both_.pages.entries.lanes.position.row(this_lane);
-      REQUIRE(std::vector<int>(position, position + count) == kept_[static_cast<std::size_t>(i)]);
+      REQUIRE(std::vector<int>(position, position + count) == kept_[as_size(i)]);
       for (int e = 0; e < count; ++e) REQUIRE(dual_engine::true_rows(both_.pages.entries, this_lane, e));
       int const recent = *both_.window.lanes.count.row(this_lane);
       REQUIRE(recent >= std::min(length_, window));
@@ -88,7 +78,7 @@ class soak {
     int const gone = std::max(0, count + 1 - window);
     for (int i = 0; i < engine_.lanes(); ++i) {
       for (int p = length_ - count; p < length_ - count + gone; ++p) {
-        if (admitted(i, p)) kept_[static_cast<std::size_t>(i)].push_back(p);
+        if (admitted(i, p)) kept_[as_size(i)].push_back(p);
       }
     }
     return true;
@@ -134,9 +124,9 @@ class soak {
   void evict() {
     kv::decide(exec_, evict_, kv::signals{both_.pages.entries.lanes}, held_.pages, evicting_);
     for (int i = 0; i < engine_.lanes(); ++i) {
-      std::vector<int>& mine = kept_[static_cast<std::size_t>(i)];
+      std::vector<int>& mine = kept_[as_size(i)];
       std::vector<int> left;
-      for (int const e : evicting_.keep().listed(i)) left.push_back(mine[static_cast<std::size_t>(e)]);
+      for (int const e : evicting_.keep().listed(i)) left.push_back(mine[as_size(e)]);
       mine = left;
     }
     kv::apply(exec_, kv::compact{}, evicting_, both_.pages.entries, held_.pages);

@@ -1,11 +1,8 @@
 // The replay's allocator and prefix tree: who owns a slot, and who may read which.
 
-#include <doctest/doctest.h>
-
 #include <agent_replay/radix_tree.hpp>
-#include <numeric>
-#include <string>
-#include <string_view>
+
+#include "support/test.hpp"
 
 namespace {
 

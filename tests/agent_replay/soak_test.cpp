@@ -1,16 +1,12 @@
 // A thousand turns of the replay's bookkeeping without its model: an owner map beside the allocator at each step.
 
-#include <doctest/doctest.h>
-
 #include <agent_replay/owner_map.hpp>
-#include <memory>
 
-#include "support/dice.hpp"
+#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
 namespace replay = agent_replay;
 
 using ids = std::vector<replay::token>;
@@ -57,7 +53,7 @@ class soak {
   void step() {
     if (talkers_.size() < 6 && random_.below(4) == 0) join();
     if (talkers_.empty()) join();
-    std::size_t const who = static_cast<std::size_t>(random_.below(static_cast<int>(talkers_.size())));
+    std::size_t const who = as_size(random_.below(static_cast<int>(talkers_.size())));
     talker& one = *talkers_[who];
     if (!one.cache.is_open()) {
       begin(one, who);
@@ -99,8 +95,7 @@ class soak {
         std::make_unique<talker>(memory_, exec_, next_session_++, prefix + random_.between(8, 40), holes));
     talkers_.back()->text = system_;
     if (talkers_.size() < 2 || random_.below(3) != 0) return;
-    ids const& other =
-        talkers_[static_cast<std::size_t>(random_.below(static_cast<int>(talkers_.size()) - 1))]->text;  // a fork
+    ids const& other = talkers_[as_size(random_.below(static_cast<int>(talkers_.size()) - 1))]->text;  // a fork
     auto const length = std::max<std::size_t>(prefix, other.size() - other.size() / 4);
     talkers_.back()->text.assign(other.begin(), other.begin() + static_cast<std::ptrdiff_t>(length));
     ++seen.forked;
@@ -130,7 +125,7 @@ class soak {
                one.plan);
     one.cache.prune(exec_, one.plan, one.state);
     seen.pruned += one.cache.live() < held ? 1 : 0;
-    for (int p = 0; p < prefix; ++p) REQUIRE(one.cache.map()[static_cast<std::size_t>(p)] != 0);
+    for (int p = 0; p < prefix; ++p) REQUIRE(one.cache.map()[as_size(p)] != 0);
   }
 
   void decode(talker& one, int tokens) {
@@ -148,7 +143,7 @@ class soak {
     if (random_.below(2) == 0) prune(one);
     int const accepted = random_.below(3);
     one.cache.truncate(exec_, one.state, one.cache.length() - (3 - accepted));
-    one.text.resize(static_cast<std::size_t>(one.cache.length()));
+    one.text.resize(as_size(one.cache.length()));
     one.cache.commit(exec_, accepted);
     ++seen.drafts;
   }
@@ -167,8 +162,7 @@ class soak {
 
   /// Dead positions of a map for which the tree has a slot: it was brought back, and redirected again.
   int readable_dead(talker& one) {
-    auto const again = memory_.tree.match(std::span(one.text).first(static_cast<std::size_t>(one.cache.length())),
-                                          one.cache.session());
+    auto const again = memory_.tree.match(std::span(one.text).first(as_size(one.cache.length())), one.cache.session());
     int count = 0;
     for (std::size_t p = 0; p < again.slots.size(); ++p) {
       count += one.cache.map()[p] == 0 && again.slots[p] != 0 ? 1 : 0;
@@ -190,13 +184,13 @@ class soak {
     int const first = one.cache.length();
     one.cache.append(exec_, one.state, tokens, drafts);
     for (int p = first; p < one.cache.length(); ++p) {
-      auto const row = memory_.slot(one.cache.map()[static_cast<std::size_t>(p)]);
+      auto const row = memory_.slot(one.cache.map()[as_size(p)]);
       for (std::size_t i = 0; i < row.size(); ++i) row[i] = wanted_row(upto(one, p), i);
     }
   }
 
   static std::span<replay::token const> upto(talker const& one, int position) {
-    return std::span(one.text).first(static_cast<std::size_t>(position) + 1);
+    return std::span(one.text).first(as_size(position) + 1);
   }
 
   /// Owners, and that every row that a request would read is still its own token's.

@@ -1,10 +1,9 @@
 // The replay's conversations and its intervals.
 
-#include <doctest/doctest.h>
-
 #include <agent_replay/conversation.hpp>
 #include <agent_replay/metrics.hpp>
-#include <numeric>
+
+#include "support/test.hpp"
 
 namespace {
 

@@ -1,13 +1,7 @@
 // Policies chosen at run time decide, explain and force as the typed ones do; specs at the edges of their grammar.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "laws/refusal.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 

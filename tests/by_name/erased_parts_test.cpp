@@ -1,18 +1,7 @@
 // Erased parts: a scorer, a stage, a pick or a trigger that is chosen at run time does what the typed one does.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
 #include "support/kept_lists.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -63,12 +52,8 @@ struct keeps_odd {
 };
 
 /// Twelve entries in each of four lanes, with random keys.
-struct four_lanes {
-  mock_cache cache{{.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 12}};
-  kv::host_executor exec;
-  kv::cache view = cache.view();
-
-  four_lanes() {
+struct four_lanes : decided_cache {
+  four_lanes() : decided_cache({.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 12}) {
     std::vector<int> positions;
     for (int e = 0; e < 12; ++e) positions.push_back(e < 6 ? e : e + 3);
     dice random(7);
@@ -80,10 +65,6 @@ struct four_lanes {
         cache.write(of::keys, cache.lane_at(i), e, key);
       }
     }
-  }
-  template <class Policy>
-  std::vector<std::vector<int>> kept(Policy const& policy) {
-    return kept_lists(exec, policy, view);
   }
 };
 

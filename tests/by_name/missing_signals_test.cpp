@@ -1,17 +1,6 @@
 // A signal that nobody gave: every scorer, system and recorder of the registry, with each of its signals missing in
 // turn.
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <string>
-#include <type_traits>
-#include <vector>
-
-#include "support/error_of.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -151,8 +140,7 @@ TEST_SUITE("printed: missing signals") {
     for (std::string const& spec : every_spec()) {
       CAPTURE(spec);
       kv::any_policy const policy = known().parse(spec);
-      auto state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
+      auto [state, plan] = state_and_plan(exec, policy, view);
       kv::any_signals const in = given.without("");
       kv::decide(exec, policy, in, state, plan);
       bool const records = !std::get<0>(policy.score.recorders()).signals().empty();
@@ -162,8 +150,7 @@ TEST_SUITE("printed: missing signals") {
       std::string const why = kv::detail::why_unobserved("decide", policy, plan.report());
       CHECK(why.empty() == !records);
       if (records) CHECK(why.find(std::get<0>(policy.score.recorders()).signals().front()) != std::string::npos);
-      kv::observe(exec, policy, in, state);
-      kv::decide(exec, policy, in, state, plan);
+      observe_and_decide(exec, policy, in, state, plan);
       CHECK(plan.report().unobserved == 0);
       counted += records ? 1 : 0;
     }
@@ -178,8 +165,7 @@ TEST_SUITE("printed: missing signals") {
       kv::selection const policy{.score = score, .budget = kv::per_lane{8}, .dense_layers = 0};
       for (std::string const& missing : score.signals()) {
         CAPTURE(missing);
-        auto state = kv::make_state(exec, policy, view);
-        auto plan = kv::make_plan(exec, policy, view);
+        auto [state, plan] = state_and_plan(exec, policy, view);
         kv::any_signals const in = given.without(missing);
         std::string said = error_of([&] { kv::detail::observe_given(exec, policy, in, state); });
         if (said.empty()) said = error_of([&] { kv::detail::select_given(exec, policy, in, state, plan); });

@@ -1,17 +1,10 @@
 // Names and texts from outside: a registry takes what a spec can say, and an error quotes what was found in one short
 // line.
 
-#include <doctest/doctest.h>
-
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace names_test {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// A protection, a scorer, a stage and a table whose names change from test to test.

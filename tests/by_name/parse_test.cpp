@@ -1,17 +1,8 @@
 // Policies in writing: every policy reads back as itself, and every error says where and what would have been accepted.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <concepts>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <type_traits>
-
 #include "laws/refusal.hpp"
 #include "laws/subjects.hpp"
-#include "support/dice.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 

@@ -1,16 +1,9 @@
 // Sections of a spec: admissions, selections and all three together are read as they were printed.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 float const of_heads[] = {0, 1};

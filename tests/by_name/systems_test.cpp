@@ -1,21 +1,13 @@
 // Systems beside every part of a spec: what a policy says is what it does, or the spec is refused where it is wrong.
 
-#include <doctest/doctest.h>
-
 #include <cctype>
 #include <charconv>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 #include "support/words.hpp"
 
 namespace systems_test {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// Parts of a program's own, one of each kind that a spec may have beside a scorer.
@@ -85,7 +77,7 @@ std::string value_for(dice& random, kv::field_info const& field) {
 std::string any_front(dice& random, std::vector<kv::scorer_info> const& all) {
   std::vector<std::string> const systems{"pyramid_kv", "nacl", "sir_llm", "lu_kv", "locret", "side_quest"};
   std::string const chosen = random.chance(80) ? random.one_of(systems) : "";
-  kv::scorer_info const* one = &all[static_cast<std::size_t>(random.below(static_cast<int>(all.size())))];
+  kv::scorer_info const* one = &all[as_size(random.below(static_cast<int>(all.size())))];
   for (kv::scorer_info const& each : all) {
     if (each.name == chosen) one = &each;
   }
@@ -156,7 +148,7 @@ bool names_what_stands(std::string const& said, std::string const& spec) {
   if (!said.starts_with(begins)) return false;
   std::size_t column = 0;
   auto const end = std::from_chars(said.data() + begins.size(), said.data() + said.size(), column).ptr;
-  std::string_view const rest(end, static_cast<std::size_t>(said.data() + said.size() - end));
+  std::string_view const rest(end, as_size(said.data() + said.size() - end));
   if (column < 1 || column > spec.size() + 1) return false;
   std::string_view const there = std::string_view(spec).substr(column - 1);
   if (rest.starts_with(": ")) {  // a field of the part that stands there

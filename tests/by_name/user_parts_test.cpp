@@ -1,15 +1,6 @@
 // Protections, budgets, picks and triggers of a program's own: each joins a registry by one line.
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
-#include "support/error_of.hpp"
 #include "support/kept_lists.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace own_parts_test {
 
@@ -65,23 +56,13 @@ struct recent_again {
 kv::registry with_mine() { return kv::shipped().add(every_nth{}).add(less_by_layer{}).add(below{}).add(at_even{}); }
 
 /// Two layers of two lanes, of 12 and 13 entries.
-struct four_lanes {
-  mock_cache cache{{.model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .bound = 13}};
-  kv::host_executor exec;
-  kv::cache view = cache.view();
-
-  four_lanes() {
+struct four_lanes : decided_cache {
+  four_lanes() : decided_cache({.model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .bound = 13}) {
     for (int i = 0; i < cache.lane_count(); ++i) {
-      std::vector<int> positions;
-      for (int e = 0; e < 12 + i % 2; ++e) positions.push_back(e);
-      cache.put(cache.lane_at(i), positions);
+      cache.put(cache.lane_at(i), up_to(12 + i % 2));
       for (int e = 0; e < 12 + i % 2; ++e)
         cache.write(of::keys, cache.lane_at(i), e, {(e * 7 + i) % 13 / 8.0, 0, 0, 0});
     }
-  }
-  template <class Policy>
-  std::vector<std::vector<int>> kept(Policy const& policy) {
-    return kept_lists(exec, policy, view);
   }
 };
 

@@ -1,15 +1,9 @@
 // A cache in the blocks of a pool keeps what the same rows keep in a contiguous cache, and moves the same ones.
 
-#include <doctest/doctest.h>
 #include <kvpolicy/c/kvpolicy.h>
 
-#include <cstddef>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "c/small_engine.hpp"
-#include "support/dice.hpp"
+#include "support/test.hpp"
 
 namespace {
 

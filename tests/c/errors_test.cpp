@@ -1,16 +1,11 @@
 // The C interface speaks of itself: every error names a function and members of kvpolicy.h, and nothing of C++.
 
-#include <doctest/doctest.h>
 #include <kvpolicy/c/kvpolicy.h>
 
 #include <cctype>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <string>
-#include <vector>
 
 #include "c/small_engine.hpp"
+#include "support/test.hpp"
 
 namespace c_errors_test {
 

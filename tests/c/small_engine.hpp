@@ -1,12 +1,9 @@
 // An engine that speaks C: a small cache, query rows, a policy and its state.
 #pragma once
 
-#include <doctest/doctest.h>
 #include <kvpolicy/c/kvpolicy.h>
 
-#include <cstddef>
-#include <cstdint>
-#include <vector>
+#include "support/test.hpp"
 
 namespace c_test {
 

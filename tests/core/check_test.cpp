@@ -1,18 +1,8 @@
 // What can be told about a cache from its strides alone: layouts up to their exact limits, told from those one byte
 // tighter.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "laws/refusal.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -59,8 +49,8 @@ struct tight_cache {
 
   /// Three entries in every lane.
   void fill() {
-    for (int i = 0; i < 8; ++i) numbers[static_cast<std::size_t>(i)] = 3;
-    for (int i = 0; i < 24; ++i) numbers[static_cast<std::size_t>(16 + i)] = i % 3;
+    for (int i = 0; i < 8; ++i) numbers[as_size(i)] = 3;
+    for (int i = 0; i < 24; ++i) numbers[as_size(16 + i)] = i % 3;
   }
 };
 
@@ -312,8 +302,7 @@ TEST_SUITE("core/contract/check") {
       cache.view.v.bases = cache.view.k.bases;
       cache.view.v.bases.data = v_rows.data();
       cache.fill();
-      auto state = kv::make_state(exec, policy, cache.view);
-      auto plan = kv::make_plan(exec, policy, cache.view);
+      auto [state, plan] = state_and_plan(exec, policy, cache.view);
       kv::decide(exec, policy, kv::signals(cache.view.lanes), state, plan);
       auto const before = std::pair{cache.memory, cache.numbers};
       std::string const said = error_of([&] { kv::apply(exec, how, plan, cache.view, state); });
@@ -353,8 +342,7 @@ TEST_SUITE("core/contract/check") {
     cache.view.k.bases = {k_rows.data(), 0, 1, 0};
     cache.view.v.bases = {v_rows.data(), 0, 1, 0};
     cache.fill();
-    auto state = kv::make_state(exec, policy, cache.view);
-    auto plan = kv::make_plan(exec, policy, cache.view);
+    auto [state, plan] = state_and_plan(exec, policy, cache.view);
     kv::decide(exec, policy, kv::signals(cache.view.lanes), state, plan);
     auto const apply = [&] { return error_of([&] { kv::apply(exec, kv::compact{}, plan, cache.view, state); }); };
     v_rows[1] = k_rows[1] + tight_cache::row - 1;

@@ -1,22 +1,8 @@
 // Conversions of elements, for every 16-bit number and every point half-way between two of them.
 
-#include <doctest/doctest.h>
+#include "support/test.hpp"
 
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/core/codec.hpp>
-#include <limits>
-#include <string_view>
-
-#include "support/elements.hpp"
-
-namespace kv = kvpolicy;
-using kvpolicy_test::decoded_fp8;
-using kvpolicy_test::decoded_half;
+using namespace kvpolicy_test;
 
 namespace {
 

@@ -1,7 +1,5 @@
 // Which shapes of a user's types are taken, and which are not. What an error says: tests/compile_fail/hooks.
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
+#include "support/test.hpp"
 
 namespace kv = kvpolicy;
 

@@ -1,11 +1,6 @@
 // Lanes, segments, locators and scores: which number stands for whom, over every small batch.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
+#include "support/test.hpp"
 
 namespace kv = kvpolicy;
 

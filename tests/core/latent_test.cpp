@@ -1,21 +1,10 @@
 // Caches whose values are a part of the keys' rows, and elements of fp8 with their scales: what a cache says of them,
 // what is refused, and that appliers move a row and its scale once.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <string>
-#include <vector>
-
-#include "support/error_of.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 mock_options latent_of(arrangement memory) {
@@ -42,23 +31,19 @@ std::string keep_six(kv::cache view, Applier const& applier) {
   kv::host_executor exec;
   auto const policy = kv::policies::streaming_llm({.budget = 6, .sinks = 2});
   return error_of([&] {
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view, applier);
+    auto [state, plan] = state_and_plan(exec, policy, view, applier);
     kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     kv::apply(exec, applier, plan, view, state);
   });
 }
 
 void fill_lanes(mock_cache& cache, int entries) {
-  std::vector<int> positions(static_cast<std::size_t>(entries));
-  std::iota(positions.begin(), positions.end(), 0);
-  for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), positions);
+  for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), up_to(entries));
 }
 
 void check_fingerprints(mock_cache& cache) {
   std::vector<int> const kept{0, 1, 9, 10, 11, 12};
-  for (int i = 0; i < cache.lane_count(); ++i) {
-    kv::lane const one = cache.lane_at(i);
+  for (kv::lane const one : lanes_of(cache)) {
     REQUIRE(cache.positions(one, cache.count(one)) == kept);
     for (int e = 0; e < 6; ++e) {
       for (of const plane : {of::keys, of::values}) {
@@ -81,9 +66,9 @@ struct mla_pool {
     for (int layer = 0; layer < layers; ++layer) {
       for (int s = 0; s < 2; ++s) {
         int const entries = s == 0 ? 13 : 8;
-        counts[static_cast<std::size_t>(s * layers + layer)] = entries;
+        counts[as_size(s * layers + layer)] = entries;
         for (int e = 0; e < entries; ++e) {
-          positions[static_cast<std::size_t>((s * layers + layer) * 16 + e)] = e;
+          positions[as_size((s * layers + layer) * 16 + e)] = e;
           for (int d = 0; d < dims; ++d) row(s, layer, e)[d] = number(s, layer, e, d);
         }
       }
@@ -93,8 +78,8 @@ struct mla_pool {
     return static_cast<std::uint16_t>(sequence * 20000 + layer * 10000 + position * 600 + d);
   }
   std::uint16_t* row(int sequence, int layer, int e) {
-    int const which = list[static_cast<std::size_t>(begin[static_cast<std::size_t>(sequence)] + e / page)];
-    return memory[static_cast<std::size_t>(layer)].data() + (which * page + e % page) * dims;
+    int const which = list[as_size(begin[as_size(sequence)] + e / page)];
+    return memory[as_size(layer)].data() + (which * page + e % page) * dims;
   }
   kv::cache view(bool keys_only) {
     kv::plane const rows{.element = kv::codec::bf16,
@@ -179,7 +164,7 @@ TEST_SUITE("core/latent") {
       for (int s = 0; s < 2; ++s) {
         int const entries = s == 0 ? 13 : 8;
         for (int layer = 0; layer < mla_pool::layers; ++layer) {
-          REQUIRE(pool.counts[static_cast<std::size_t>(s * mla_pool::layers + layer)] == 6);
+          REQUIRE(pool.counts[as_size(s * mla_pool::layers + layer)] == 6);
           for (int e = 0; e < 6; ++e) {
             int const position = e < 2 ? e : entries - 6 + e;
             for (int const d : {0, 511, 512, 575}) {
@@ -223,8 +208,7 @@ TEST_SUITE("core/latent") {
       kv::compact_rerotated const applier{{.style = kv::rope_style::gptj}};
       REQUIRE(keep_six(cache.view(), applier).empty());
       REQUIRE(keep_six(rope_part.view(), applier).empty());
-      for (int i = 0; i < cache.lane_count(); ++i) {
-        kv::lane const one = cache.lane_at(i);
+      for (kv::lane const one : lanes_of(cache)) {
         for (int e = 0; e < 6; ++e) {
           reference::row key = cache.row(of::keys, one, e);
           CHECK(reference::row(key.begin() + 4, key.end()) == rope_part.row(of::keys, one, e));

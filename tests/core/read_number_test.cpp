@@ -1,18 +1,8 @@
 // Numbers from text, by the standard library and by our own arithmetic, which libraries without from_chars of double
 // need.
-#include <doctest/doctest.h>
-
-#include <bit>
 #include <charconv>
-#include <cmath>
-#include <cstdint>
-#include <cstdlib>
-#include <kvpolicy/core/contract/fields.hpp>
-#include <kvpolicy/core/read_number.hpp>
-#include <random>
-#include <string>
-#include <vector>
 
+#include "support/test.hpp"
 #include "support/words.hpp"
 
 namespace kv = kvpolicy;

@@ -1,7 +1,7 @@
 // Every part of the library satisfies the concept that it claims. The check is here, and not beside each part, because
 // every program that includes the headers would compile it.
 
-#include <kvpolicy/kvpolicy.hpp>
+#include "support/test.hpp"
 
 namespace kvpolicy {
 

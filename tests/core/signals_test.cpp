@@ -1,15 +1,7 @@
 // Signals that do not fit the model, and states that are not the policy's, are refused by name.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "laws/refusal.hpp"
+#include "support/test.hpp"
 
 namespace signals_test {
 
@@ -138,8 +130,7 @@ TEST_SUITE("core/state") {
   TEST_CASE("a state whose columns differ in anything from the policy's is refused") {
     working_batch now;
     kv::eviction<keeps_one> const policy{.budget = {3}};
-    auto state = kv::make_state(now.exec, policy, now.view);
-    auto plan = kv::make_plan(now.exec, policy, now.view);
+    auto [state, plan] = state_and_plan(now.exec, policy, now.view);
     kv::signals const in{now.view.lanes};
     auto const refusal = [&](std::function<void(kv::column&)> const& change) {
       auto other = policy;

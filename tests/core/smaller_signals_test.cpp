@@ -1,14 +1,8 @@
 // Keys and values of another cache than that of the lanes are refused before a row of them is read.
 
-#include <doctest/doctest.h>
-
-#include <functional>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "laws/refusal.hpp"
 #include "support/fenced.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -20,9 +14,7 @@ struct fenced_rows {
   static constexpr kv::shape model{.layers = 1, .query_heads = heads, .kv_heads = heads, .head_dim = dims};
 
   fenced_rows(int rows, kv::isa most)
-      : capacity(rows),
-        memory(static_cast<std::size_t>(sequences * heads * dims * rows), fence::behind, 0.5f),
-        exec(1, most) {
+      : capacity(rows), memory(as_size(sequences * heads * dims * rows), fence::behind, 0.5f), exec(1, most) {
     view = make(memory.data(), rows);
     view.lanes.capacity = bound;
     view.lanes.position.sequence = heads * bound;
@@ -70,8 +62,7 @@ TEST_SUITE("core/signals") {
         auto const ask = [&](auto const& policy, auto const& given) {
           kv::cache of = now.make(now.whole.data(), fenced_rows::bound);
           of.v.base = reinterpret_cast<std::byte*>(now.whole_values.data());
-          auto state = kv::make_state(now.exec, policy, of);
-          auto plan = kv::make_plan(now.exec, policy, of);
+          auto [state, plan] = state_and_plan(now.exec, policy, of);
           kv::signals const in{of.lanes, given};
           if constexpr (requires { kv::observe(now.exec, policy, in, state); }) {
             std::string const said = error_of([&] { kv::observe(now.exec, policy, in, state); });

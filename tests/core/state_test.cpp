@@ -1,14 +1,6 @@
 // State: columns by lane, forks, and whose signal wins.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -112,8 +104,7 @@ TEST_SUITE("core/state") {
     cache.put({0, 0, 0}, {0, 1, 2, 3});
     kv::host_executor exec;
     kv::eviction const policy{.score = kv::h2o{.recent = 0}, .budget = kv::per_lane{2}};
-    auto state = kv::make_state(exec, policy, cache.view());
-    auto plan = kv::make_plan(exec, policy, cache.view());
+    auto [state, plan] = state_and_plan(exec, policy, cache.view());
     auto* const recorded = reinterpret_cast<float*>(state.columns()[0].rows.row({0, 0, 0}));
     for (int e = 0; e < 4; ++e) recorded[e] = static_cast<float>(e);
     float const given[] = {9, 1, 1, 8};

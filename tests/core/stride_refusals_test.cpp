@@ -1,15 +1,7 @@
 // Tables and signals whose strides are missing, and rows of an earlier forward, are refused by name.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "laws/refusal.hpp"
+#include "support/test.hpp"
 
 namespace strides_test {
 
@@ -135,8 +127,7 @@ TEST_SUITE("core/strides") {
   TEST_CASE("a scorer that reads the forward's rows refuses those of an earlier one when it decides") {
     working_batch now;
     kv::eviction<strides_test::by_current_rows> const policy{.budget = {3}};
-    auto state = kv::make_state(now.exec, policy, now.view);
-    auto plan = kv::make_plan(now.exec, policy, now.view);
+    auto [state, plan] = state_and_plan(now.exec, policy, now.view);
     auto const decide = [&] { kv::decide(now.exec, policy, now.signals(), state, plan); };
     CHECK(error_of(decide).empty());
     for (int s = 0; s < 2; ++s) {

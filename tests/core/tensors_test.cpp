@@ -1,19 +1,10 @@
 // Tensors that are described in one call, against the addresses that their axes give.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace tensors_test {
 
-namespace kv = kvpolicy;
-using kvpolicy_test::error_of;
+using namespace kvpolicy_test;
 
 /// The sizes of a small batch whose axes all differ.
 struct sizes {
@@ -107,8 +98,7 @@ TEST_SUITE("core/tensors") {
         kv::decide(exec, whole, in, state, whole_plan);
         kv::apply(exec, kv::compact{}, whole_plan, cache, state);
       }
-      for (int i = 0; i < cache.lanes.size(); ++i) {
-        kv::lane const at = cache.lanes.at(i);
+      for (kv::lane const at : lanes_of(cache.lanes)) {
         int const* const position = cache.lanes.position.row(at);
         CHECK(*cache.lanes.count.row(at) == 3);
         CHECK(std::vector<int>(position, position + 3) == std::vector<int>{0, 2, 3});
@@ -120,7 +110,7 @@ TEST_SUITE("core/tensors") {
 
   TEST_CASE("query rows and probabilities lie where their axes say") {
     constexpr int rows = 3, entries = 8;
-    std::vector<int> const positions(static_cast<std::size_t>(sizes::sequences * rows), 0), valid{3, 1};
+    std::vector<int> const positions(as_size(sizes::sequences * rows), 0), valid{3, 1};
     std::vector<std::uint16_t> data(sizes::layers * sizes::sequences * rows * sizes::query_heads * entries);
     for (auto const order : {kv::axis_order::nhd, kv::axis_order::hnd}) {
       kv::queries const q = kv::queries_of(data.data(), kv::codec::bf16, sizes::model, rows, positions.data(),
@@ -133,8 +123,8 @@ TEST_SUITE("core/tensors") {
       for (int s = 0; s < sizes::sequences; ++s) {
         CHECK(q.position.row({s, 1, 1}) == positions.data() + s * rows);
         CHECK(p.position.row({s, 1, 1}) == positions.data() + s * rows);
-        CHECK(q.valid({s, 2, 1}) == valid[static_cast<std::size_t>(s)]);
-        CHECK(p.valid({s, 2, 1}) == valid[static_cast<std::size_t>(s)]);
+        CHECK(q.valid({s, 2, 1}) == valid[as_size(s)]);
+        CHECK(p.valid({s, 2, 1}) == valid[as_size(s)]);
         for (int l = 0; l < sizes::layers; ++l) {
           for (int h = 0; h < sizes::query_heads; ++h) {
             for (int r = 0; r < rows; ++r) {
@@ -153,7 +143,7 @@ TEST_SUITE("core/tensors") {
     kv::entry_numbers const gates = kv::entry_numbers_of(data.data(), kv::codec::bf16, sizes::model, rows,
                                                          {.sequences = sizes::sequences, .valid_rows = valid.data()});
     for (int s = 0; s < sizes::sequences; ++s) {
-      CHECK(gates.count({s, 1, 1}) == valid[static_cast<std::size_t>(s)]);
+      CHECK(gates.count({s, 1, 1}) == valid[as_size(s)]);
       for (int l = 0; l < sizes::layers; ++l) {
         for (int h = 0; h < sizes::kv_heads; ++h) {
           for (int r = 0; r < rows; ++r) {

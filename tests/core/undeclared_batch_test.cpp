@@ -1,11 +1,7 @@
 // Tensors of a batch that were described as those of one sequence are refused.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
 #include "laws/refusal.hpp"
+#include "support/test.hpp"
 
 using namespace kvpolicy_test;
 

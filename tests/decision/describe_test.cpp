@@ -1,7 +1,5 @@
 // describe: what the library understood of a policy.
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
+#include "support/test.hpp"
 
 namespace describe_test {
 

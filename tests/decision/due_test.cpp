@@ -1,15 +1,6 @@
 // When a policy is due, and how often it decides after a forward of several tokens.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <concepts>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <vector>
-
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
+#include "support/test.hpp"
 
 namespace due_test {
 
@@ -19,15 +10,12 @@ using namespace kvpolicy_test;
 template <class Policy, class Applier>
 int after_forwards(Policy const& policy, Applier const& how, int forwards, bool in_a_loop) {
   mock_cache cache({.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 256});
-  std::vector<int> positions(100);
-  std::iota(positions.begin(), positions.end(), 0);
-  cache.put({0, 0, 0}, positions);
+  cache.put({0, 0, 0}, up_to(100));
   kv::host_executor exec;
   kv::cache view = cache.view();
   std::vector<kv::lane_order> orders(1);
   if constexpr (!std::same_as<Applier, kv::compact>) view.lanes.order = {orders.data(), 1, 1, 1};
-  auto state = kv::make_state(exec, policy, view);
-  auto plan = kv::make_plan(exec, policy, view, how);
+  auto [state, plan] = state_and_plan(exec, policy, view, how);
   int most = 0;
   for (int forward = 0; forward < forwards; ++forward) {
     kv::append(exec, view, state, {.tokens = 4, .position = 100 + 4 * forward});

@@ -1,8 +1,8 @@
 // The intervals of the demo's table, which are those of the agent replay.
 
-#include <doctest/doctest.h>
-
 #include <agent_replay/metrics.hpp>
+
+#include "support/test.hpp"
 
 namespace {
 

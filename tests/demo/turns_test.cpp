@@ -1,10 +1,8 @@
 // What a session gives to policies that observe turns, and what it keeps from them.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
 #include <ranges>
 
+#include "support/test.hpp"
 #include "tinylm/fixture.hpp"
 
 namespace {

@@ -1,36 +1,25 @@
 // Rows of any kind that enter a window, and a window that lets its oldest go: the device against the host.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/admission/window_rows.hpp>
-#include <tuple>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/dice.hpp"
 #include "support/dual_sides.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// A window of any layout, its columns (one of 4 bytes, one of 6), a plane beside K and V, its cursor.
 struct any_window {
   any_window(mock_options const& how, int ahead)
-      : cache(how), numbers(size(cache.lane_count()) * size(how.bound + ahead) * 10), oldest(size(how.sequences), 2) {
+      : cache(how),
+        numbers(as_size(cache.lane_count()) * as_size(how.bound + ahead) * 10),
+        oldest(as_size(how.sequences), 2) {
     fill(cache, false);
     for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::byte>(i * 7 + how.seed);
     kv::locator const where = cache.where();
     std::int64_t const heads = how.model.kv_heads;
     std::int64_t const token = 3 * heads * how.model.layers;
-    scales.resize(size(where.units * where.unit_tokens * token), std::byte{9});
+    scales.resize(as_size(where.units * where.unit_tokens * token), std::byte{9});
     more = {{.base = scales.data(),
              .element = kv::codec::opaque,
              .channels = 3,

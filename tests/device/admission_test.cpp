@@ -1,29 +1,11 @@
 // Admission on a device against the host: batches that step, take chunks, roll back and run out of pages.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/admission/release_pages.hpp>
-#include <kvpolicy/ops/cuda/admission/window_counts.hpp>
-#include <kvpolicy/ops/cuda/admission/window_rows.hpp>
-#include <kvpolicy/ops/cuda/append_column.hpp>
-#include <kvpolicy/ops/cuda/append_rows.hpp>
-#include <kvpolicy/ops/cuda/entries.hpp>
-#include <kvpolicy/ops/cuda/map.hpp>
-#include <kvpolicy/ops/cuda/select_if.hpp>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/dice.hpp"
 #include "support/dual_sides.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 TEST_SUITE("device/admission") {
@@ -51,7 +33,7 @@ TEST_SUITE("device/admission") {
                       .processors = 3},
                      static_cast<std::uint64_t>(run));
       auto const some = [&](int most) {
-        std::vector<int> numbers(size(sequences));
+        std::vector<int> numbers(as_size(sequences));
         for (int& each : numbers) each = random.below(most + 1);
         return numbers;
       };
@@ -68,7 +50,7 @@ TEST_SUITE("device/admission") {
           exhausted += now.ask([&](auto& on) { on.chunk(tokens); }).empty() ? 0 : 1;
         } else {
           int const sequence = random.below(sequences);
-          int const position = random.below(now.expected.length[size(sequence)] + 1);
+          int const position = random.below(now.expected.length[as_size(sequence)] + 1);
           now.ask([&](auto& on) { on.roll_back(sequence, position); });
         }
       }
@@ -93,7 +75,7 @@ TEST_SUITE("device/admission") {
     };
     auto const nothing = [](auto&) {};
     auto const two = [](auto& on) { on.step({2}); };
-    auto const top_page = [](auto& on) -> int& { return on.engine->free_list()[size(on.engine->free_pages() - 1)]; };
+    auto const top_page = [](auto& on) -> int& { return on.engine->free_list()[as_size(on.engine->free_pages() - 1)]; };
     CHECK(refused(64, nothing, [](auto& on) { on.step({5}); }) ==
           "promote: tokens = 5, but the window has 4 rows: ingest takes longer chunks");
     CHECK(refused(
@@ -121,8 +103,7 @@ TEST_SUITE("device/admission") {
           .admit = kv::policies::wg_kv({.window = 4, .threshold = 0.0f})};
       auto const engine = std::make_unique<dual_engine>(dual_options{});
       kv::dual_cache both = engine->view();
-      auto held = kv::make_state(exec, policy, both);
-      auto plans = kv::make_plan(exec, policy, both);
+      auto [held, plans] = state_and_plan(exec, policy, both);
       for (int t = 0; t < 12; ++t) {
         kv::step(exec, policy, kv::signals{both.window.lanes}, both, held, plans, {.tokens = 1, .position = t},
                  [&] { settle(exec); });

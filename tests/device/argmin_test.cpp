@@ -1,21 +1,6 @@
 // The device's argmin and select_if against the host's.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/argmin.hpp>
-#include <kvpolicy/ops/cuda/select_if.hpp>
-#include <vector>
-
-#include "support/device.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/owned_keep.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
-#include "support/troubled_scores.hpp"
+#include "device/forced.hpp"
 
 namespace {
 
@@ -33,18 +18,7 @@ struct scattered {
   KVPOLICY_HD bool unobserved(kv::lane this_lane) const {
     return unseen > 0 && (this_lane.sequence * 5 + this_lane.layer * 3 + this_lane.head) % 7 < unseen;
   }
-  KVPOLICY_HD bool forces(kv::entry at) const {
-    unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.lane.head * 7 + at.lane.layer) * 2654435761u;
-    return static_cast<int>((mixed >> 8) % 100u) < percent;
-  }
-};
-
-/// Forces the first and last entries, and knows the run between them.
-struct between : scattered {
-  int first = 0;
-  int last = 0;
-  KVPOLICY_HD bool forces(kv::entry at) const { return at.ordinal < first || at.ordinal >= at.count - last; }
-  KVPOLICY_HD kv::ordinal_range candidates(kv::lane_entries const& of) const { return {first, of.count - last}; }
+  KVPOLICY_HD bool forces(kv::entry at) const { return forces_percent(at, percent); }
 };
 
 template <class Verb, class Rule>
@@ -60,12 +34,7 @@ bool agree(Verb const& verb, kv::score_view const& scores, Rule const& rule, dev
   verb(host, scores, rule, expected.view());
   verb(device, scores, rule, found.view());
   device.check();
-  bool same = expected.report() == found.report() && found.view().indptr[0] == 0;
-  for (int s = 0; s < scores.segments(); ++s) {
-    same = same && expected.view().indptr[s + 1] == found.view().indptr[s + 1];
-    same = same && expected.view().entry_count[s] == found.view().entry_count[s] && expected.kept(s) == found.kept(s);
-  }
-  return same;
+  return same_keep(expected, found);
 }
 
 void any_lanes() {
@@ -75,7 +44,7 @@ void any_lanes() {
   dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
   auto const decides = random.one_of<kv::granularity>({{}, {}, kv::granularity::layer, kv::granularity::sequence});
   bool const ragged = decides == kv::granularity::lane;
-  std::vector<int> counts(static_cast<std::size_t>(2 * layers * heads), random.below(bound + 1));
+  std::vector<int> counts(as_size(2 * layers * heads), random.below(bound + 1));
   for (int& each : counts) each = !ragged ? each : random.chance(40) ? bound : random.below(bound + 1);
   owned_lanes lanes(2, layers, heads, bound, counts);
   if (random.chance(20)) lanes.set_drafts(0, *std::min_element(counts.begin(), counts.end()) > 0 ? 1 : 0);
@@ -93,7 +62,7 @@ void any_lanes() {
                           .entries_of_a_selection = random.one_of<int>({0x7FFFFFFF, 1, 70, 1500})},
                          static_cast<std::uint64_t>(random.below(1000)));
   RC_ASSERT(agree(kv::ops::argmin, scores.view(), rule, device));
-  RC_ASSERT(agree(kv::ops::argmin, scores.view(), between{rule, random.below(9), random.below(9)}, device));
+  RC_ASSERT(agree(kv::ops::argmin, scores.view(), between<scattered>{rule, random.below(9), random.below(9)}, device));
   RC_ASSERT(agree(kv::ops::select_if, scores.view(), rule, device));
 }
 

@@ -1,27 +1,12 @@
 // The device's attention_mass against the host's, over every option, shape, memory layout and element type.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/attention_mass.hpp>
-#include <limits>
-#include <vector>
-
+#include "device/any_numbers.hpp"
 #include "support/device.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/masses.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-
-constexpr float lowest = -std::numeric_limits<float>::infinity();
 
 /// A batch of keys and rows, and scores of its lanes for the host and for the device.
 struct batch {
@@ -32,8 +17,8 @@ struct batch {
   }
   /// The first lane holds as many entries as it can, at multiples of `step`.
   void hold_all(int step) {
-    std::vector<int> every;
-    for (int e = 0; e < cache.options().bound; ++e) every.push_back(step * e);
+    std::vector<int> every = up_to(cache.options().bound);
+    for (int& each : every) each *= step;
     cache.set_drafts(0, 0);
     cache.put({0, 0, 0}, every);
   }
@@ -42,53 +27,22 @@ struct batch {
   template <class Executor>
   std::vector<float> mass(Executor& exec, kv::query_view const& rows, kv::attention_mass_options const& how,
                           kv::granularity decides = kv::granularity::lane) {
-    kv::lanes const lanes = cache.lanes();
-    owned_scores out(lanes, decides);
-    for (std::size_t e = 0; e < out.all().size(); ++e) {
-      if (how.domain == kv::key_domain::candidates) out.all()[e] = e % 5 == 2 ? lowest : 0;
-    }
-    using backend = typename Executor::backend;
-    exec.reserve(kv::detail::scratch_of_verb<kv::ops::compute_attention_mass_t, backend>(cache.model(), lanes));
-    kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), rows, how, out.view());
-    if constexpr (requires { exec.check(); }) exec.check();
-    return out.all();
+    return masses_of(exec, cache, kv::keys_of(cache.view()), rows, how, decides);
   }
 
   mock_cache cache;
   mock_queries queries;
 };
 
-/// Numbers whose sums may cancel nowhere: they are at least 0.
 bool alike(std::vector<float> const& a, std::vector<float> const& b, float relative = 1e-5f) {
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    bool const same = a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])) ||
-                      std::abs(a[i] - b[i]) <= relative * std::abs(b[i]) + (relative > 0 ? 1e-7f : 0);
-    if (same) continue;
-    RC_LOG() << "number " << i << ": " << a[i] << ", the host says " << b[i] << '\n';
-    return false;
-  }
-  return true;
+  return masses_alike(a, b, relative);
 }
 
 kv::attention_mass_options any_options() {
-  using kv::reduction;
-  kv::attention_mass_options how;
-  how.domain = *rc::gen::element(kv::key_domain::all, kv::key_domain::past, kv::key_domain::candidates);
-  how.rows = *rc::gen::element(reduction::sum, reduction::mean, reduction::max, reduction::last);
-  how.group = *rc::gen::element(reduction::sum, reduction::mean, reduction::max);
-  how.order = *rc::gen::element(kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows,
-                                kv::reduction_order::group_on_logits);
-  how.last_rows = *rc::gen::element(0, 0, 1, 3, 16);
+  using enum kv::key_domain;
+  kv::attention_mass_options how = any_mass_options({all, past, candidates}, {0, 0, 1, 3, 16});
   how.accumulate = *rc::gen::arbitrary<bool>();
   return how;
-}
-
-launch_numbers numbers_of(int threads, int entries) {
-  launch_numbers made;
-  made.entry_threads = threads;
-  made.entries_of_a_block = entries;
-  made.processors = 1;
-  return made;
 }
 
 TEST_SUITE("device/attention_mass") {
@@ -224,11 +178,9 @@ TEST_SUITE("device/attention_mass") {
     device_executor device(numbers_of(128, 1024), 3);
     kv::attention_mass_options const sums{.rows = kv::reduction::mean};
     CHECK(alike(of.mass(device, of.queries.view(), sums), of.mass(host, of.queries.view(), sums)));
-    CHECK_THROWS_WITH_AS(
-        of.mass(device, of.queries.view(), {.rows = kv::reduction::max}),
-        "compute_attention_mass: queries.rows = 1030, but a device takes 1024 rows at once, of more it can "
-        "add masses up and nothing else, unless their log-sum-exps are given",
-        kv::invalid_argument);
+    CHECK(error_of([&] { of.mass(device, of.queries.view(), {.rows = kv::reduction::max}); }) ==
+          "compute_attention_mass: queries.rows = 1030, but a device takes 1024 rows at once, of more it can "
+          "add masses up and nothing else, unless their log-sum-exps are given");
   }
 
   TEST_CASE("misaligned keys and rows are refused") {
@@ -237,11 +189,9 @@ TEST_SUITE("device/attention_mass") {
     device_executor device;
     kv::query_view rows = of.queries.view();
     rows.base += 2;
-    CHECK_THROWS_WITH_AS(
-        of.mass(device, rows, {}),
-        "compute_attention_mass: queries = misaligned rows, but a device reads elements of 4 bytes where they "
-        "are aligned",
-        kv::invalid_argument);
+    CHECK(error_of([&] { of.mass(device, rows, {}); }) ==
+          "compute_attention_mass: queries = misaligned rows, but a device reads elements of 4 bytes where they "
+          "are aligned");
   }
 }
 

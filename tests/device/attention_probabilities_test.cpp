@@ -1,20 +1,7 @@
 // H2O with the engine's own probabilities on the device and on the host: equal bits.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/add_probabilities.hpp>
-#include <kvpolicy/ops/cuda/attention_mass.hpp>
-#include <kvpolicy/ops/cuda/entries.hpp>
-#include <kvpolicy/ops/cuda/map.hpp>
-#include <kvpolicy/ops/cuda/top_k.hpp>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/dice.hpp"
-#include "support/elements.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -32,8 +19,8 @@ std::vector<float> masses(kv::codec element, kv::reduction group) {
   auto state = kv::make_state(exec, policy, view);
   for (int s = 0; s < 2; ++s) kv::append(exec, view, state, {.sequence = s, .tokens = 33 - s, .position = 0});
   dice random(5);
-  std::vector<std::byte> memory(static_cast<std::size_t>(2 * 2 * 8 * rows * entries * kv::bytes_of(element)));
-  for (std::size_t at = 0; at < memory.size(); at += static_cast<std::size_t>(kv::bytes_of(element))) {
+  std::vector<std::byte> memory(as_size(2 * 2 * 8 * rows * entries * kv::bytes_of(element)));
+  for (std::size_t at = 0; at < memory.size(); at += as_size(kv::bytes_of(element))) {
     encode(element, random.real(0.5) + 0.5, memory.data() + at);
   }
   std::vector<int> const positions{30, 31, 32, 30, 31, 0}, valid{3, 2};

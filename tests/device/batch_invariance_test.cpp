@@ -1,7 +1,7 @@
 #include "laws/batch_invariance.hpp"
 
 #include "support/device.hpp"
-#include "support/rounds.hpp"
+#include "support/test.hpp"
 
 namespace {
 

@@ -1,15 +1,11 @@
 // The C interface over the memory of a device decides as over the host's, and reports what kernels find when it waits.
 
-#include <doctest/doctest.h>
 #include <kvpolicy/c/kvpolicy.h>
-
-#include <string>
-#include <vector>
 
 #include "../../src/c/state.hpp"
 #include "c/small_engine.hpp"
 #include "support/device.hpp"
-#include "support/dice.hpp"
+#include "support/test.hpp"
 
 namespace c_device_test {
 

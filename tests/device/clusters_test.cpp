@@ -1,13 +1,7 @@
 // What the blocks of a cluster know of each other, and what launches of clusters are refused; on the emulated device, a
 // barrier of the cluster that is left out is seen.
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 #if !defined(__CUDACC__)
 #include <csignal>
 #include <cstdio>
@@ -17,7 +11,6 @@
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// What a thread of a block sees.
@@ -59,14 +52,14 @@ TEST_SUITE("device/clusters") {
     int const threads = device.threads().segment;
     for (int cluster = 1; cluster <= device.clusters(); cluster *= 2) {
       int const blocks = 3 * cluster;
-      std::vector<seen> got(static_cast<std::size_t>(blocks * threads));
-      std::size_t const shared = kv::detail::collective_bytes() + 2 * sizeof(int) * static_cast<std::size_t>(threads);
+      std::vector<seen> got(as_size(blocks * threads));
+      std::size_t const shared = kv::detail::collective_bytes() + 2 * sizeof(int) * as_size(threads);
       for (int time = 0; time < 5; ++time) {
         device.launch(kv::launch_shape{blocks, device.threads().segment, shared, cluster}, exchange_kernel{got.data()});
         device.synchronize();
         bool right = true;
         for (int i = 0; i < blocks * threads; ++i) {
-          seen const& of = got[static_cast<std::size_t>(i)];
+          seen const& of = got[as_size(i)];
           int const index = i / threads;
           int const rank = index % cluster;
           int const next = index - rank + (rank + 1) % cluster;
@@ -137,13 +130,13 @@ TEST_SUITE("device/clusters") {
   /// How many numbers are wrong, by one schedule of threads and blocks.
   int wrong(fault what, std::uint64_t seed) {
     emulated_executor device(seed);
-    std::vector<int> got(static_cast<std::size_t>(2 * blocks * threads));
+    std::vector<int> got(as_size(2 * blocks * threads));
     device.launch(kv::launch_shape{blocks, threads, 1024, cluster}, two_rounds{got.data(), what});
     int found = 0;
     for (int i = 0; i < 2 * blocks * threads; ++i) {
       int const index = i / (2 * threads);
       int const next = index / cluster * cluster + (index + 1) % cluster;
-      found += got[static_cast<std::size_t>(i)] == 100 * (i % 2 + 1) + next ? 0 : 1;
+      found += got[as_size(i)] == 100 * (i % 2 + 1) + next ? 0 : 1;
     }
     return found;
   }

@@ -1,15 +1,5 @@
 // The collectives of a block give what loops give; on the emulated device, storage that is used again before a barrier
 // ends the program.
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <numeric>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "device/any_numbers.hpp"
 #include "support/device.hpp"
 #if !defined(__CUDACC__)
@@ -21,7 +11,6 @@
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// What each thread gets.
@@ -73,7 +62,7 @@ struct collect {
   /// Sums `Count` numbers of each thread over `Width` threads: the i-th is (i + 1) times `mine`.
   template <int Count, int Width, class Block>
   KVPOLICY_HD static int batch(Block& block, int mine) {
-    int numbers[static_cast<std::size_t>(Count)];
+    int numbers[as_size(Count)];
     for (int i = 0; i < Count; ++i) numbers[i] = (i + 1) * mine;
     return block.template reduce_warp_batched<Width>(numbers, kv::detail::plus_op{});
   }
@@ -92,7 +81,7 @@ TEST_SUITE("device/collectives") {
     CHECK(rc::check([] {
       device_executor device(any_numbers(), 5);
       int const threads = device.threads().segment;
-      auto const size = static_cast<std::size_t>(threads);
+      auto const size = as_size(threads);
       auto const some = [](std::size_t n) {
         return *rc::gen::container<std::vector<int>>(n, rc::gen::inRange(0, 1 << 20));
       };

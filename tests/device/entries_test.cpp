@@ -1,23 +1,11 @@
 // The device's counts against the host's: append, truncate, commit, what is refused, and what is told.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/apply_stats.hpp>
-#include <kvpolicy/ops/cuda/entries.hpp>
-
 #include "device/any_numbers.hpp"
 #include "support/device.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/owned_keep.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// A batch with columns of several widths, full of anything.
@@ -31,7 +19,7 @@ struct batch {
                                      {kv::column_extent::lane_entry, 3},
                                      {kv::column_extent::lane, 8}}) {
       std::int64_t const row = std::int64_t{shape.bound} * bytes;
-      auto& rows = memory.emplace_back(static_cast<std::size_t>(row * cache.lane_count()), std::byte{0xA5});
+      auto& rows = memory.emplace_back(as_size(row * cache.lane_count()), std::byte{0xA5});
       std::int64_t const layer = row * shape.model.kv_heads;
       columns.push_back({{.extent = one, .bytes = bytes}, {rows.data(), layer * shape.model.layers, layer, row}});
     }

@@ -1,17 +1,10 @@
 // What executors of kernels refuse, and which fault is told.
 #if !defined(__CUDACC__)
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-
 #include "support/device.hpp"
-#include "support/error_of.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// Its kernels reach all memory but one address.
@@ -56,14 +49,12 @@ TEST_SUITE("device/executor") {
   }
 
   TEST_CASE("statistics that kernels do not reach are refused, and nothing has changed") {
-    mock_cache cache(mock_options{});
-    fill(cache, false);
+    filled_cache cache(mock_options{}, false);
     kv::cache view = cache.view();
     view.logits = {};
     blind_executor exec;
     auto const policy = kv::policies::knorm({.budget = 3});
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
     kv::apply_stats stats{};
     exec.unseen = &stats;

@@ -1,21 +1,7 @@
 // The device's fold against the host's, bit for bit.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/fold.hpp>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/dice.hpp"
-#include "support/holds.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
-#include "support/troubled_scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -34,7 +20,7 @@ struct folding {
     dice random(seed);
     std::vector<int> counts;
     for (int s = 0; s < sequences; ++s) {
-      counts.insert(counts.end(), static_cast<std::size_t>(layers * heads), random.below(bound + 1));
+      counts.insert(counts.end(), as_size(layers * heads), random.below(bound + 1));
     }
     owned_lanes const lanes(sequences, layers, heads, bound, counts);
     owned_scores fine(lanes.view());

@@ -1,36 +1,13 @@
 // The device's write_gates and retention_gates against the host's.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/feature_sums.hpp>
-#include <kvpolicy/ops/cuda/key_sums.hpp>
-#include <kvpolicy/ops/cuda/retention_gates.hpp>
-#include <kvpolicy/ops/cuda/write_gates.hpp>
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 constexpr float untouched = -77;
-
-std::vector<float> drawn(dice& from, int count, double size) {
-  std::vector<float> made(static_cast<std::size_t>(count));
-  for (float& each : made) each = static_cast<float>(from.real(size));
-  return made;
-}
 
 /// Both gates of a model, and hidden rows for its lanes.
 struct gates {
@@ -55,7 +32,7 @@ struct gates {
         element(kv::is_fp8(of.options().element) ? kv::codec::f32 : of.options().element) {
     bool const troubled = of.options().rows == content::troubled;
     int const all = of.options().sequences * model.layers * bound * channels;
-    rows.resize(static_cast<std::size_t>(all * kv::bytes_of(element)));
+    rows.resize(as_size(all * kv::bytes_of(element)));
     for (int i = 0; i < all; ++i) {
       bool const strange = troubled && of.random().chance(1);
       double const value = strange ? of.random().one_of<double>({NAN, INFINITY, -INFINITY}) : of.random().real(2);
@@ -85,7 +62,7 @@ launch_numbers numbers(int threads, int processors) {
 
 /// What both gates say of some layers, one after the other.
 std::vector<float> answers(auto& exec, mock_cache& cache, gates const& of, kv::lanes const& batch) {
-  auto const capacity = static_cast<std::size_t>(cache.lane_count()) * static_cast<std::size_t>(of.bound);
+  auto const capacity = as_size(cache.lane_count()) * as_size(of.bound);
   std::vector<float> all(2 * capacity, untouched);
   std::int64_t const bound = of.bound;
   std::int64_t const layer = bound * batch.heads;
@@ -118,8 +95,7 @@ TEST_SUITE("device/gates") {
       shape.rows = *rc::gen::element(content::smooth, content::troubled);
       int const hidden = *rc::gen::element(1, 7, 64, 65, 256);
       if (hidden * shape.model.head_dim > 2000) shape.bound = *rc::gen::element(1, 5);
-      mock_cache cache(shape);
-      fill(cache, true);
+      filled_cache cache(shape);
       gates const of(cache, hidden, *rc::gen::element(1, 5, 33, 100));
       kv::lanes const batch = cache.lanes().layers_only(*rc::gen::inRange(0, shape.model.layers), shape.model.layers);
       kv::host_executor host;
@@ -137,8 +113,7 @@ TEST_SUITE("device/gates") {
   TEST_CASE("neither launch numbers nor the rows beside change a bit") {
     mock_cache cache(small(20, 33));
     for (int i = 0; i < cache.lane_count(); ++i) {
-      std::vector<int> positions;
-      for (int e = 0; e < 33 - 11 * i; ++e) positions.push_back(e);
+      std::vector<int> positions = up_to(33 - 11 * i);
       cache.put(cache.lane_at(i), positions);  // 33, 22, 11, 0
     }
     gates const of(cache, 130, 70);
@@ -162,9 +137,7 @@ TEST_SUITE("device/gates") {
     mock_options shape = small(1, 4097);
     shape.model.layers = shape.model.kv_heads = shape.model.query_heads = 1;
     mock_cache cache(shape);
-    std::vector<int> positions;
-    for (int e = 0; e < 4097; ++e) positions.push_back(e);
-    cache.put({}, positions);
+    cache.put({}, up_to(4097));
     gates const of(cache, 1, 3);
     kv::host_executor host;
     device_executor device(numbers(256, 132), 5);

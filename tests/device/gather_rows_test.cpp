@@ -1,19 +1,10 @@
 // The device's rows that move, against the host's, byte for byte.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
 #include <kvpolicy/ops/cuda/compact_rows.hpp>
 #include <kvpolicy/ops/cuda/gather_rows.hpp>
-#include <vector>
 
 #include "device/moves.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -29,7 +20,7 @@ struct batch {
       int const bytes = random.one_of<int>({1, 4, 6, 32});
       std::int64_t const units = cache.where().units, token = std::int64_t{bytes} + random.one_of<int>({0, 2});
       std::int64_t const head = units * cache.where().unit_tokens * token, layer = cache.model().kv_heads * head;
-      auto& memory = scales.emplace_back(static_cast<std::size_t>(cache.model().layers * layer));
+      auto& memory = scales.emplace_back(as_size(cache.model().layers * layer));
       for (std::byte& each : memory) each = static_cast<std::byte>(random.below(256));
       more.push_back(
           {memory.data(), kv::codec::opaque, bytes, layer, cache.where().unit_tokens * token, token, head, 1});
@@ -76,7 +67,7 @@ struct fresh_keep {
   fresh_keep(kv::lanes const& who, kv::granularity decides, std::vector<std::vector<int>> const& lists)
       : of(who, decides, lists), seen(lists.size()) {
     for (int i = 0; i < who.size(); ++i) {
-      seen[static_cast<std::size_t>(kv::segment_of(who, decides, i))] = who.committed(who.at(i));
+      seen[as_size(kv::segment_of(who, decides, i))] = who.committed(who.at(i));
     }
   }
   [[nodiscard]] kv::keep_set view(kv::lanes const& who) {
@@ -160,7 +151,7 @@ TEST_SUITE("device/gather_rows") {
       fresh_keep keep(who, kv::granularity::lane, any_lists(some.cache, who, kv::granularity::lane));
       device_executor device(numbers_of(64), 3);
       for (int const lane : {0, 12, 20}) {
-        int& seen = keep.seen[static_cast<std::size_t>(lane)];
+        int& seen = keep.seen[as_size(lane)];
         ++seen;
         kv::ops::compact_rows(device, keep.view(who), some.view(0), some.columns.view());
         CHECK(error_of([&] { device.check(); }).substr(0, 11) == "apply: plan");
@@ -192,8 +183,7 @@ TEST_SUITE("device/gather_rows") {
 
   TEST_CASE("what is in front of the one entry that goes stays, wherever it is") {
     mock_cache cache({.bound = 140});
-    std::vector<int> all;
-    for (int e = 0; e < 140; ++e) all.push_back(e);
+    std::vector<int> all = up_to(140);
     device_executor device;
     for (int gone = 0; gone < 140; ++gone) {
       std::vector<int> kept = all;

@@ -1,43 +1,21 @@
 // Decoding with lanes.order on the device and on the host: after every step equal keep sets, positions, orders, lists,
 // rows and recorded columns.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <concepts>
-#include <cstring>
-#include <deque>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <span>
-#include <string>
-#include <tuple>
-#include <vector>
-
 #include "device/any_numbers.hpp"
 #include "device/moves.hpp"
-#include "layout/slot_cache.hpp"
+#include "layout/any_slots.hpp"
 #include "support/device.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/owned_keep.hpp"
-#include "support/scores.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
 slot_options any_shape() {
-  slot_options how;
-  how.model.layers = *rc::gen::inRange(1, 3);
-  how.model.kv_heads = how.model.query_heads = *rc::gen::inRange(1, 3);
-  how.sequences = *rc::gen::inRange(1, 3);
+  slot_options how = any_slots(true);
+  how.one_list = false;
   how.bound = *rc::gen::element(4, 9, 33, 70);
-  how.by_lane = true;
   how.page = *rc::gen::element(1, 1, 4);
   how.element = *rc::gen::element(kv::codec::f32, kv::codec::bf16);
-  how.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   if (how.sequences > 1) how.page = 1;
   return how;
 }
@@ -85,8 +63,7 @@ struct engine {
   [[nodiscard]] std::vector<std::byte> columns() {
     std::vector<std::byte> all;
     for (kv::recorded_column const& each : state.columns(view.lanes)) {
-      for (int i = 0; i < cache.lane_count(); ++i) {
-        kv::lane const one = cache.lane_at(i);
+      for (kv::lane const one : lanes_of(cache)) {
         int const elements = each.about.extent == kv::column_extent::lane_entry ? cache.held(one) : 0;
         std::byte const* const from = each.rows.row(one);
         all.insert(all.end(), from, from + std::ptrdiff_t{each.about.bytes} * elements);
@@ -112,11 +89,11 @@ float number_of(int lane, int position) {
 
 /// The masses of a cache's entries, which depend on their positions.
 struct masses {
-  explicit masses(slot_cache const& of) : numbers(static_cast<std::size_t>(of.lane_count() * of.options.bound)) {
+  explicit masses(slot_cache const& of) : numbers(as_size(of.lane_count() * of.options.bound)) {
     for (int i = 0; i < of.lane_count(); ++i) {
       auto const positions = of.positions(of.lane_at(i));
       for (std::size_t e = 0; e < positions.size(); ++e) {
-        numbers[static_cast<std::size_t>(i * of.options.bound) + e] = number_of(i, positions[e]);
+        numbers[as_size(i * of.options.bound) + e] = number_of(i, positions[e]);
       }
     }
     std::int64_t const row = of.options.bound;
@@ -133,14 +110,14 @@ void decides_alike(Policy const& policy, slot_options const& how) {
   engine<kv::host_executor, Policy> host(how, policy);
   engine<device_executor, Policy> device(how, policy, numbers_of(*rc::gen::element(32, 64)), how.seed);
   dice random(how.seed);
-  std::vector<int> next(static_cast<std::size_t>(how.sequences), 0);
+  std::vector<int> next(as_size(how.sequences), 0);
   auto const both = [&](auto const& call) { call(host), call(device); };
   for (int round = 0; round < 40; ++round) {
     for (int s = 0; s < how.sequences; ++s) {
       bool const drafts = random.below(4) == 0;
       int const wanted = round == 0 ? how.bound / 2 : random.below(drafts ? 4 : 3);
       int const some = std::min(how.bound - host.cache.held({s, 0, 0}), wanted);
-      int& position = next[static_cast<std::size_t>(s)];
+      int& position = next[as_size(s)];
       position += random.below(8) == 0 ? 2 : 0;  // a position that no entry has
       if (position + some > host.cache.map_row) return;
       both([&](auto& of) { of.append(s, some, position, drafts); });
@@ -190,19 +167,13 @@ void with_protections(Score const& score) {
   slot_options const how = any_shape();
   int const budget = *rc::gen::inRange(0, how.bound);
   int const window = *rc::gen::inRange(0, how.bound);
-  auto const run = [&](auto const& protect) {
-    decides_alike(
-        kv::eviction{.score = score, .protect = protect, .budget = kv::per_lane{budget}, .pick = kv::lowest_one{}},
-        how);
-  };
-  switch (*rc::gen::inRange(0, 3)) {
-    case 0:
-      return run(kv::nothing{});
-    case 1:
-      return run(kv::safe{2, window});
-    default:
-      return run(kv::sinks{1} | kv::recent{window} | kv::sinks{3});
-  }
+  with_one_of(
+      [&](auto const& protect) {
+        decides_alike(
+            kv::eviction{.score = score, .protect = protect, .budget = kv::per_lane{budget}, .pick = kv::lowest_one{}},
+            how);
+      },
+      kv::nothing{}, kv::safe{2, window}, kv::sinks{1} | kv::recent{window} | kv::sinks{3});
 }
 
 /// Entries of a batch, with columns of several widths, which two of the same options hold alike.
@@ -296,10 +267,10 @@ void replaces_alike() {
     if (p < how.bound / 2) continue;
     kv::lanes const& batch = expected.view.lanes;
     int const segments = kv::segments(batch, decides);
-    std::vector<std::vector<int>> gone(static_cast<std::size_t>(segments));
+    std::vector<std::vector<int>> gone(as_size(segments));
     for (int i = 0; i < segments; ++i) {
       int const count = batch.committed(batch.at(kv::first_lane(batch, decides, i)));
-      if (count > 0 && random.chance(95)) gone[static_cast<std::size_t>(i)].push_back(random.below(count));
+      if (count > 0 && random.chance(95)) gone[as_size(i)].push_back(random.below(count));
     }
     both([&](auto& exec, held_batch& of) {
       listed_keep const keep(of.view.lanes, decides, gone);
@@ -313,9 +284,8 @@ void replaces_alike() {
     });
     RC_ASSERT(expected.saved() == found.saved());
   }
-  listed_keep const keep(
-      found.view.lanes, decides,
-      std::vector(static_cast<std::size_t>(kv::segments(found.view.lanes, decides)), std::vector{0}));
+  listed_keep const keep(found.view.lanes, decides,
+                         std::vector(as_size(kv::segments(found.view.lanes, decides)), std::vector{0}));
   auto const verb = [&] {
     kv::ops::replace_listed(device, keep.view(), found.view, table(found),
                             std::span<kv::recorded_column const>(found.every));
@@ -384,7 +354,7 @@ TEST_SUITE("device/lane_order") {
     CHECK(of.order == order);
     step(9);
     int const dropped = of.plan.keep().listed(0)[0];
-    of.cache.list[static_cast<std::size_t>(dropped)] = 99;
+    of.cache.list[as_size(dropped)] = 99;
     auto const damaged = of.cache.save();
     CHECK(told([&] { of.apply(true, nullptr); }) == "apply: list (0) = 99, but a slot is out of the pool");
     CHECK(of.cache.save() == damaged);

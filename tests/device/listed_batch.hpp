@@ -1,19 +1,9 @@
 #pragma once
 
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
 #include "device/any_numbers.hpp"
 #include "layout/slot_cache.hpp"
 #include "support/device.hpp"
-#include "support/error_of.hpp"
-#include "support/owned_keep.hpp"
-#include "support/scratch.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -28,7 +18,7 @@ struct listed_batch {
   listed_batch(slot_options const& shape, bool pool_of_layers)
       : cache(shape), random(shape.seed), one_pool(pool_of_layers), view(cache.view()) {
     if (one_pool) view.k.layer_stride = view.v.layer_stride = 0;
-    bits.assign(static_cast<std::size_t>(cache.rows * cache.units), 0xA5A5A5A5u);
+    bits.assign(as_size(cache.rows * cache.units), 0xA5A5A5A5u);
     if (one_pool || random.chance(50)) {
       auto const slots = random.permutation(cache.units - 1);
       std::copy_n(slots.begin(), cache.list.size(), cache.list.begin());
@@ -38,19 +28,18 @@ struct listed_batch {
   }
 
   int& of(std::vector<int>& table, int row, int i) {
-    return table[static_cast<std::size_t>(row) * (table.size() / static_cast<std::size_t>(cache.rows)) +
-                 static_cast<std::size_t>(i)];
+    return table[as_size(row) * (table.size() / as_size(cache.rows)) + as_size(i)];
   }
 
   void fill(int row) {
-    int const drafts = cache.in_flight[static_cast<std::size_t>(row / (cache.rows / cache.options.sequences))];
+    int const drafts = cache.in_flight[as_size(row / (cache.rows / cache.options.sequences))];
     int const count = random.chance(10) ? drafts : random.between(drafts, cache.options.bound);
     of(cache.count, row, 0) = count;
     auto positions = random.subset(2 * cache.options.bound, count);
     int const lead = std::min(count, random.below(6));
-    for (int e = 0; e < lead; ++e) positions[static_cast<std::size_t>(e)] = e;
+    for (int e = 0; e < lead; ++e) positions[as_size(e)] = e;
     for (int e = 0; e < count; ++e) {
-      of(cache.position, row, e) = positions[static_cast<std::size_t>(e)];
+      of(cache.position, row, e) = positions[as_size(e)];
       if (cache.options.page == 1) of(cache.map, row, of(cache.position, row, e)) = of(cache.list, row, e);
     }
     of(cache.prefix, row, 0) = random.chance(5) ? lead + 1 : random.below(lead + 1);

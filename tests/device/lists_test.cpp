@@ -1,16 +1,10 @@
 // The device's lists, maps and masks against the host's.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <kvpolicy/kvpolicy.hpp>
 #include <kvpolicy/ops/cuda/lists.hpp>
 #include <kvpolicy/ops/cuda/lists/masks.hpp>
-#include <type_traits>
 
 #include "device/listed_batch.hpp"
-#include "support/holds.hpp"
-#include "support/scratch.hpp"
+#include "support/test.hpp"
 
 namespace {
 

@@ -1,31 +1,14 @@
 // The device's attention_mass with an attention scale, a soft cap and sink logits, against the host's.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <iterator>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/attention_mass.hpp>
-#include <limits>
-#include <vector>
-
+#include "device/any_numbers.hpp"
 #include "support/device.hpp"
-#include "support/given_logits.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/masses.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 using kv::reduction;
 using kv::reduction_order;
-
-constexpr float lowest = -std::numeric_limits<float>::infinity();
 
 /// A batch, its rows, and how its logits are made.
 struct batch {
@@ -38,8 +21,7 @@ struct batch {
   }
   /// Every lane holds as many entries as it can, and the last rows see them.
   void hold_all() {
-    std::vector<int> every;
-    for (int e = 0; e < cache.options().bound; ++e) every.push_back(e);
+    std::vector<int> every = up_to(cache.options().bound);
     cache.set_drafts(0, 0);
     for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), every);
     int const rows = queries.rows();
@@ -50,16 +32,7 @@ struct batch {
   template <class Executor>
   std::vector<float> mass(Executor& exec, kv::attention_mass_options const& how,
                           kv::granularity decides = kv::granularity::lane) {
-    kv::lanes const lanes = cache.lanes();
-    owned_scores out(lanes, decides);
-    for (std::size_t e = 0; e < out.all().size(); ++e) {
-      if (how.domain == kv::key_domain::candidates) out.all()[e] = e % 5 == 2 ? lowest : 0;
-    }
-    using backend = typename Executor::backend;
-    exec.reserve(kv::detail::scratch_of_verb<kv::ops::compute_attention_mass_t, backend>(cache.model(), lanes));
-    kv::ops::compute_attention_mass(exec, logits.keys_of(cache.view()), queries.view(), how, out.view());
-    if constexpr (requires { exec.check(); }) exec.check();
-    return out.all();
+    return masses_of(exec, cache, logits.keys_of(cache.view()), queries.view(), how, decides);
   }
 
   mock_cache cache;
@@ -67,35 +40,11 @@ struct batch {
   given_logits logits;
 };
 
-/// Numbers whose sums may cancel nowhere: they are at least 0.
-bool alike(std::vector<float> const& a, std::vector<float> const& b, float relative = 3e-5f) {
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    bool const same = a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])) ||
-                      std::abs(a[i] - b[i]) <= relative * std::abs(b[i]) + 1e-7f;
-    if (same) continue;
-    MESSAGE("number ", i, ": ", a[i], ", the host says ", b[i]);
-    return false;
-  }
-  return true;
-}
+bool alike(std::vector<float> const& a, std::vector<float> const& b) { return masses_alike(a, b, 3e-5f); }
 
 kv::attention_mass_options any_options() {
-  kv::attention_mass_options how;
-  how.domain = *rc::gen::element(kv::key_domain::all, kv::key_domain::past, kv::key_domain::candidates);
-  how.rows = *rc::gen::element(reduction::sum, reduction::mean, reduction::max, reduction::last);
-  how.group = *rc::gen::element(reduction::sum, reduction::mean, reduction::max);
-  how.order = *rc::gen::element(reduction_order::rows_then_group, reduction_order::group_then_rows,
-                                reduction_order::group_on_logits);
-  how.last_rows = *rc::gen::element(0, 0, 1, 3, 16);
-  return how;
-}
-
-launch_numbers numbers_of(int threads, int entries) {
-  launch_numbers made;
-  made.entry_threads = threads;
-  made.entries_of_a_block = entries;
-  made.processors = 1;
-  return made;
+  using enum kv::key_domain;
+  return any_mass_options({all, past, candidates}, {0, 0, 1, 3, 16});
 }
 
 }  // namespace

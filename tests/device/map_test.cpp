@@ -1,21 +1,10 @@
 // The device's map and row_norm against the host's.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/map.hpp>
-#include <kvpolicy/ops/cuda/map_lanes.hpp>
-#include <kvpolicy/ops/cuda/row_norm.hpp>
-
 #include "support/device.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 struct of_everything {
@@ -35,9 +24,8 @@ TEST_SUITE("device/map") {
   TEST_CASE("every lane's number is what the host says") {
     holds("any lanes", [] {
       mock_options shape = any_mock();
-      mock_cache cache(shape);
-      fill(cache, true);
-      auto const lanes = static_cast<std::size_t>(cache.lane_count());
+      filled_cache cache(shape);
+      auto const lanes = as_size(cache.lane_count());
       std::vector<int> expected(lanes, -5), found(lanes, -5);
       kv::host_executor host;
       device_executor device(shape.seed);
@@ -48,12 +36,11 @@ TEST_SUITE("device/map") {
       kv::ops::map_lanes(host, cache.lanes(), of_lane{}, of(expected));
       kv::ops::map_lanes(device, cache.lanes(), of_lane{}, of(found));
       RC_ASSERT(expected == found);
-      for (int i = 0; i < cache.lane_count(); ++i) {
-        kv::lane const one = cache.lane_at(i);
+      for (kv::lane const one : lanes_of(cache)) {
         int const count = cache.lanes().committed(one);
         int const last = count > 0 ? cache.lanes().position.row(one)[count - 1] : -1;
         int const all = count + 100 * last + 7 * one.layer + 3 * one.head + one.sequence;
-        RC_ASSERT(expected[static_cast<std::size_t>(cache.lanes().index(one))] == all);
+        RC_ASSERT(expected[as_size(cache.lanes().index(one))] == all);
       }
     });
   }
@@ -61,9 +48,8 @@ TEST_SUITE("device/map") {
   TEST_CASE("every score becomes what the host says") {
     holds("any lanes", [] {
       mock_options shape = any_mock();
-      mock_cache cache(shape);
-      fill(cache, true);
-      std::size_t const capacity = static_cast<std::size_t>(cache.lane_count()) * static_cast<std::size_t>(shape.bound);
+      filled_cache cache(shape);
+      std::size_t const capacity = as_size(cache.lane_count()) * as_size(shape.bound);
       std::vector<float> expected(capacity, 3.0f), found(capacity, 3.0f);
       kv::host_executor host;
       device_executor device;
@@ -79,9 +65,8 @@ TEST_SUITE("device/map") {
     holds("any rows", [] {
       mock_options shape = any_mock();
       shape.skew = 0;
-      mock_cache cache(shape);
-      fill(cache, true);
-      std::size_t const capacity = static_cast<std::size_t>(cache.lane_count()) * static_cast<std::size_t>(shape.bound);
+      filled_cache cache(shape);
+      std::size_t const capacity = as_size(cache.lane_count()) * as_size(shape.bound);
       std::vector<float> expected(capacity, 3.0f), found(capacity, 3.0f);
       kv::host_executor host;
       device_executor device(shape.seed);

@@ -1,19 +1,11 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
-#include <memory>
-#include <span>
-#include <vector>
 
 #include "support/device.hpp"
-#include "support/dice.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
-
-namespace kv = kvpolicy;
 
 /// Few threads, or more: no result depends on it.
 inline launch_numbers numbers_of(int threads) {
@@ -25,34 +17,6 @@ inline launch_numbers numbers_of(int threads) {
           .shared_bytes = threads > 32 ? 48 * 1024 : 2048,
           .processors = 5};
 }
-
-/// Keep sets by hand: one list of ordinals a segment.
-class listed_keep {
- public:
-  listed_keep(kv::lanes const& batch, kv::granularity decides, std::vector<std::vector<int>> const& lists) {
-    offset_.push_back(0);
-    for (auto const& some : lists) {
-      ordinal_.insert(ordinal_.end(), some.begin(), some.end());
-      offset_.push_back(static_cast<std::int64_t>(ordinal_.size()));
-    }
-    for (int segment = 0; segment < kv::segments(batch, decides); ++segment) {
-      seen_.push_back(batch.committed(batch.at(kv::first_lane(batch, decides, segment))));
-    }
-    keep_.lanes = batch;
-    keep_.decides = decides;
-    keep_.indptr = offset_.data();
-    keep_.indices = ordinal_.data();
-    keep_.entry_count = seen_.data();
-  }
-  listed_keep(listed_keep const&) = delete;
-  listed_keep& operator=(listed_keep const&) = delete;
-  [[nodiscard]] kv::keep_set const& view() const { return keep_; }
-
- private:
-  std::vector<std::int64_t> offset_;
-  std::vector<int> ordinal_, seen_;
-  kv::keep_set keep_;
-};
 
 /// Columns of some widths for all lanes, of which some move with the entries, and one says how much is true.
 class held_bytes {
@@ -73,7 +37,7 @@ class held_bytes {
  private:
   void add(int lanes, kv::lanes const& batch, kv::column about, int units) {
     std::int64_t const row = std::int64_t{about.bytes} * units;
-    auto& mine = memory_.emplace_back(static_cast<std::size_t>(row * lanes));
+    auto& mine = memory_.emplace_back(as_size(row * lanes));
     for (std::byte& each : mine) each = static_cast<std::byte>(random_.below(256));
     std::int64_t const layer = row * batch.heads;
     columns_.push_back({about, {mine.data(), lanes / batch.sequences * row, layer, row}});

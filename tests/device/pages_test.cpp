@@ -1,36 +1,12 @@
 // The device's bounds and scores of pages against the host's.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/page_bounds.hpp>
-#include <kvpolicy/ops/cuda/page_scores.hpp>
-#include <vector>
-
+#include "device/any_numbers.hpp"
 #include "support/device.hpp"
-#include "support/elements.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-
-launch_numbers any_numbers() {
-  launch_numbers numbers;
-  numbers.row_threads = *rc::gen::element(64, 32, 128);
-  numbers.entry_threads = *rc::gen::element(64, 32, 128);
-  numbers.processors = *rc::gen::element(1, 3);
-  numbers.blocks_of_a_processor = *rc::gen::element(1, 8);
-  return numbers;
-}
 
 /// Bounds of every lane, and how far they go.
 struct owned_bounds {
@@ -38,8 +14,8 @@ struct owned_bounds {
     int const lanes = of.lane_count();
     int const heads = of.model().kv_heads;
     std::int64_t const row = std::int64_t{kv::detail::pages_for(of.options().bound, page)} * 2 * of.model().head_dim;
-    rows.assign(static_cast<std::size_t>(lanes * row), 7.0f);
-    known.assign(static_cast<std::size_t>(lanes), 0);
+    rows.assign(as_size(lanes * row), 7.0f);
+    known.assign(as_size(lanes), 0);
     std::int64_t const bytes = row * kv::bytes_of(element);
     std::int64_t const sequence = std::int64_t{heads} * of.model().layers;
     memory = {{reinterpret_cast<std::byte*>(rows.data()), bytes * sequence, bytes * heads, bytes},
@@ -62,7 +38,7 @@ struct owned_bounds {
 /// Equal elements, but for what a NaN says of itself.
 void compare_bounds(owned_bounds const& expected, owned_bounds const& found) {
   RC_ASSERT(expected.known == found.known);
-  auto const size = static_cast<std::size_t>(kv::bytes_of(expected.memory.element));
+  auto const size = as_size(kv::bytes_of(expected.memory.element));
   auto const* const a = reinterpret_cast<std::byte const*>(expected.rows.data());
   auto const* const b = reinterpret_cast<std::byte const*>(found.rows.data());
   for (std::size_t at = 0; at < expected.rows.size() * sizeof(float); at += size) {
@@ -78,7 +54,7 @@ std::vector<float> scores_of(Executor& exec, mock_cache& cache, kv::page_bound_v
                              kv::query_view const& rows, kv::reduction group) {
   kv::lanes pages = cache.lanes();
   pages.capacity = kv::detail::pages_for(pages.capacity, bounds.page);
-  std::vector<float> all(static_cast<std::size_t>(pages.size() * pages.capacity), -7);
+  std::vector<float> all(as_size(pages.size() * pages.capacity), -7);
   kv::ops::page_scores(exec, cache.lanes(), bounds, rows, group,
                        kv::contiguous_scores(pages, kv::granularity::lane, all.data(), pages.capacity));
   if constexpr (requires { exec.check(); }) exec.check();
@@ -146,9 +122,7 @@ TEST_SUITE("device/pages") {
     shape.model = {.layers = 1, .query_heads = 8, .kv_heads = 1, .head_dim = 4};
     shape.bound = 4097;
     mock_cache cache(shape);
-    std::vector<int> positions(4097);
-    for (std::size_t e = 0; e < positions.size(); ++e) positions[e] = static_cast<int>(e);
-    cache.put({}, positions);
+    cache.put({}, up_to(4097));
     mock_queries rows(cache, kv::codec::f32, 1, 1);
     fill(rows, cache, content::smooth);
     kv::host_executor host;
@@ -169,7 +143,7 @@ TEST_SUITE("device/pages") {
     mock_options shape;
     shape.sequences = 3;
     mock_cache cache(shape);
-    for (int s = 0; s < 3; ++s) cache.put({s, 0, 0}, std::vector<int>(static_cast<std::size_t>(5 * s)));
+    for (int s = 0; s < 3; ++s) cache.put({s, 0, 0}, std::vector<int>(as_size(5 * s)));
     cache.set_drafts(1, 1);
     std::vector<int> count(3, -1), position(6, -1);
     kv::lanes pages = cache.lanes();

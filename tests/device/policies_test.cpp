@@ -1,34 +1,7 @@
 // Whole policies on the device and on the host: equal keep sets, equal bytes of the cache, step after step.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/append_column.hpp>
-#include <kvpolicy/ops/cuda/apply_stats.hpp>
-#include <kvpolicy/ops/cuda/argmin.hpp>
-#include <kvpolicy/ops/cuda/attention_mass.hpp>
-#include <kvpolicy/ops/cuda/compact_rows.hpp>
-#include <kvpolicy/ops/cuda/entries.hpp>
-#include <kvpolicy/ops/cuda/fill_row.hpp>
-#include <kvpolicy/ops/cuda/fold.hpp>
-#include <kvpolicy/ops/cuda/map.hpp>
-#include <kvpolicy/ops/cuda/map_lanes.hpp>
-#include <kvpolicy/ops/cuda/page_bounds.hpp>
-#include <kvpolicy/ops/cuda/page_scores.hpp>
-#include <kvpolicy/ops/cuda/pool.hpp>
-#include <kvpolicy/ops/cuda/ring_append.hpp>
-#include <kvpolicy/ops/cuda/row_norm.hpp>
-#include <kvpolicy/ops/cuda/select_if.hpp>
-#include <kvpolicy/ops/cuda/top_k.hpp>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -40,11 +13,11 @@ struct engine {
   explicit engine(mock_options const& shape) : cache(shape), queries(cache, shape.element, 3, 5) {
     fill(cache, false);
     fill_current(queries, cache, content::smooth);
-    beta.resize(static_cast<std::size_t>(cache.lane_count() * shape.bound));
+    beta.resize(as_size(cache.lane_count() * shape.bound));
     for (float& each : beta) each = -static_cast<float>(cache.random().below(1000)) / 1000.0f;
-    counts.resize(static_cast<std::size_t>(cache.lane_count()));
+    counts.resize(as_size(cache.lane_count()));
     for (int i = 0; i < cache.lane_count(); ++i) {
-      counts[static_cast<std::size_t>(i)] = cache.committed(cache.lane_at(i));  // all of them are new
+      counts[as_size(i)] = cache.committed(cache.lane_at(i));  // all of them are new
     }
   }
 
@@ -64,7 +37,7 @@ struct engine {
     kv::cache in = cache.view();
     for (int i = 0; i < cache.lane_count(); ++i) {
       cache.write_new_row(cache.lane_at(i), cache.count(cache.lane_at(i)), position);
-      counts[static_cast<std::size_t>(i)] = 1;
+      counts[as_size(i)] = 1;
     }
     fill_current(queries, cache, content::smooth);
     for (int s = 0; s < cache.options().sequences; ++s) {
@@ -103,8 +76,7 @@ history history_of(mock_options const& shape, Policy const& policy) {
   engine<Executor> runs(shape);
   history made;
   kv::cache in = runs.cache.view();
-  auto held = kv::make_state(runs.exec, policy, in);
-  auto plan = kv::make_plan(runs.exec, policy, in);
+  auto [held, plan] = state_and_plan(runs.exec, policy, in);
   kv::decide(runs.exec, policy, runs.signals(), held, plan);  // before anything was observed
   runs.wait();
   note(made, plan.keep());
@@ -125,8 +97,7 @@ history selections_of(mock_options const& shape, Policy const& policy) {
   engine<Executor> runs(shape);
   history made;
   kv::cache in = runs.cache.view();
-  auto held = kv::make_state(runs.exec, policy, in);
-  auto plan = kv::make_plan(runs.exec, policy, in);
+  auto [held, plan] = state_and_plan(runs.exec, policy, in);
   for (int step = 0; step < 4; ++step) {
     if (step % 2 == 1) kv::truncate(runs.exec, in, held, 0, 9);
     if (step == 2) runs.forward(held, 100);
@@ -179,8 +150,7 @@ TEST_SUITE("device/policies") {
     engine<device_executor> runs(shape);
     kv::cache in = runs.cache.view();
     auto const launches_of = [&](auto const& policy) {
-      auto held = kv::make_state(runs.exec, policy, in);
-      auto plan = kv::make_plan(runs.exec, policy, in);
+      auto [held, plan] = state_and_plan(runs.exec, policy, in);
       int const before = runs.exec.launches();
       kv::decide(runs.exec, policy, runs.signals(), held, plan);
       kv::apply(runs.exec, kv::compact{}, plan, in, held);

@@ -1,21 +1,7 @@
 // The device's pool against the host's, bit for bit.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/pool.hpp>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/dice.hpp"
-#include "support/holds.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
-#include "support/troubled_scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -34,15 +20,6 @@ std::vector<float> pooled(Executor& exec, owned_lanes const& lanes, kv::pooling 
   exec.reserve(kv::detail::scratch_of_verb<kv::ops::pool_t, backend>(kv::shape{}, lanes.view()));
   kv::ops::pool(exec, by, scores.view(), tail);
   return scores.all();
-}
-
-/// The same bits, but that any NaN is like any other.
-bool same_bits(std::vector<float> const& a, std::vector<float> const& b) {
-  for (std::size_t i = 0; i < b.size(); ++i) {
-    bool const both_nan = a[i] != a[i] && b[i] != b[i];
-    if (!both_nan && std::memcmp(&a[i], &b[i], sizeof(float)) != 0) return false;
-  }
-  return a.size() == b.size();
 }
 
 TEST_SUITE("device/pool") {

@@ -1,22 +1,12 @@
 // Promotion of a few entries on a device against the host: what one launch decides and counts, what the next one
 // writes, and how many launches there are.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/verbs.hpp>
-#include <string>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/dice.hpp"
 #include "support/dual_sides.hpp"
-#include "support/rounds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// The launches of a call; `expected` where the device does not count them.
@@ -42,7 +32,7 @@ int go_on(Policy const& policy, dual_options const& how, int most_tokens, std::u
   dice random(seed);
   int refused = 0;
   for (int act = 0; act < 30; ++act) {
-    std::vector<int> tokens(size(how.sequences));
+    std::vector<int> tokens(as_size(how.sequences));
     for (int& each : tokens) each = random.below(most_tokens + 1);
     if (random.chance(15)) {
       std::vector<int> accepted;
@@ -50,7 +40,7 @@ int go_on(Policy const& policy, dual_options const& how, int most_tokens, std::u
       refused += now.ask([&](auto& on) { on.speculate(tokens, accepted); }).empty() ? 0 : 1;
     } else if (random.chance(10)) {
       int const sequence = random.below(how.sequences);
-      int const position = random.below(now.expected.length[size(sequence)] + 1);
+      int const position = random.below(now.expected.length[as_size(sequence)] + 1);
       now.ask([&](auto& on) { on.roll_back(sequence, position); });
     } else {
       bool const counts = random.chance(70);
@@ -64,9 +54,9 @@ TEST_SUITE("device/promotion") {
   TEST_CASE("promotion of a few new tokens takes three launches") {
     auto const launches = [](auto const& policy, dual_options const& how, int tokens) {
       both_sides now(how, policy, small, 1);
-      std::vector<int> const each(size(how.sequences), tokens);
+      std::vector<int> const each(as_size(how.sequences), tokens);
       for (int t = 0; t < 5; ++t) now.ask([&](auto& on) { on.step(each); });
-      now.ask([&](auto& on) { on.step(std::vector<int>(size(how.sequences), 1)); });
+      now.ask([&](auto& on) { on.step(std::vector<int>(as_size(how.sequences), 1)); });
       now.expected.promote(each);
       int const taken = launches_of(now.device, 3, [&] { now.found.promote(each); });
       CHECK((now.expected.bytes() == now.found.bytes()));
@@ -93,7 +83,7 @@ TEST_SUITE("device/promotion") {
     kv::head_table const by_head{.heads = {heads.data(), 0, 2, 1}};
     kv::at_least const any{.least = -2.0f, .unbounded = true};
     int full = 0;
-    for (std::uint64_t seed = 0; seed < 6; seed += at_night() ? 1 : 2) {
+    for (std::uint64_t seed = 0; seed < 6; seed += at_night() ? 1u : 2u) {
       auto const few = static_cast<int>(seed);
       dual_options const how{.sequences = 1 + few % 3, .pages = 24 + 20 * few, .bound = seed % 2 == 0 ? 24 : 64};
       int const cap = seed % 3 == 1 ? 9 : -1;

@@ -1,20 +1,7 @@
 // What makes lanes unfit for a decision, as a device finds it: a fault is told, nothing is dropped, nothing written.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/argmin.hpp>
-#include <kvpolicy/ops/cuda/entries.hpp>
-#include <kvpolicy/ops/cuda/select_if.hpp>
-#include <kvpolicy/ops/cuda/top_k.hpp>
-#include <string>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/error_of.hpp"
-#include "support/mock_cache.hpp"
-#include "support/owned_keep.hpp"
-#include "support/owned_lanes.hpp"
+#include "support/test.hpp"
 
 namespace {
 

@@ -1,20 +1,10 @@
 // The device's turned keys, against the host's.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
 #include <kvpolicy/ops/cuda/fill_row.hpp>
 #include <kvpolicy/ops/cuda/rerotate.hpp>
-#include <vector>
 
 #include "device/moves.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scratch.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -34,14 +24,13 @@ int first_turned(mock_cache const& of) { return of.latent() ? of.value_dim() : 0
 bool keys_agree(mock_cache& on_host, mock_cache& on_device, kv::rope const& how) {
   int const pairs = (how.dims != 0 ? how.dims : on_host.model().head_dim - first_turned(on_host)) / 2;
   bool const halves = how.style == kv::rope_style::neox;
-  for (int i = 0; i < on_host.lane_count(); ++i) {
-    kv::lane const this_lane = on_host.lane_at(i);
+  for (kv::lane const this_lane : lanes_of(on_host)) {
     for (int e = 0; e < on_host.count(this_lane); ++e) {
       reference::row const expected = on_host.row(of::keys, this_lane, e),
                            found = on_device.row(of::keys, this_lane, e);
       for (int p = 0; p < pairs; ++p) {
-        auto const x = static_cast<std::size_t>(first_turned(on_host) + (halves ? p : 2 * p));
-        auto const y = halves ? x + static_cast<std::size_t>(pairs) : x + 1;
+        auto const x = as_size(first_turned(on_host) + (halves ? p : 2 * p));
+        auto const y = halves ? x + as_size(pairs) : x + 1;
         double const length = std::hypot(expected[x], expected[y]);
         if (!near(found[x], expected[x], length, on_host.options().element)) return false;
         if (!near(found[y], expected[y], length, on_host.options().element)) return false;
@@ -55,8 +44,7 @@ bool keys_agree(mock_cache& on_host, mock_cache& on_device, kv::rope const& how)
 bool others_agree(mock_cache& on_host, mock_cache& on_device, kv::rope const& how) {
   int const first = first_turned(on_host);
   int const dims = how.dims != 0 ? how.dims : on_host.model().head_dim - first;
-  for (int i = 0; i < on_host.lane_count(); ++i) {
-    kv::lane const this_lane = on_host.lane_at(i);
+  for (kv::lane const this_lane : lanes_of(on_host)) {
     for (int e = 0; e < on_host.count(this_lane); ++e) {
       for (int d = first; d < first + dims; ++d) {
         encode(on_host.options().element, 0.0, on_host.element(of::keys, this_lane, e, d));
@@ -76,11 +64,11 @@ class copied_keys {
         bound_(of.options().bound),
         heads_(of.model().kv_heads),
         layers_(of.model().layers) {
-    auto const entries = static_cast<std::size_t>(of.lane_count() * bound_);
+    auto const entries = as_size(of.lane_count() * bound_);
     dice random(of.options().seed + 1);
     for (std::size_t i = 0; i < entries; ++i)
       written_.push_back(random.chance(40) ? random.between(1, bound_ + 70) : 0);
-    keys_.resize(entries * static_cast<std::size_t>(2 * dims_));
+    keys_.resize(entries * as_size(2 * dims_));
     for (std::size_t at = 0; at < keys_.size(); at += 2) encode(element_, random.real(4), keys_.data() + at);
   }
   [[nodiscard]] kv::first_keys view() {
@@ -104,9 +92,7 @@ class copied_keys {
 };
 
 bool is_the_hosts(mock_options const& shape, kv::rope const& how, int threads, bool copies = false) {
-  mock_cache on_host(shape), on_device(shape);
-  fill(on_host, true);
-  fill(on_device, true);
+  filled_cache on_host(shape), on_device(shape);
   kv::host_executor host;
   device_executor device(numbers_of(threads), shape.seed);
   host.reserve(scratch_of_every_verb<kv::host>(on_host.view()));
@@ -251,8 +237,7 @@ TEST_SUITE("device/rerotate") {
   }
 
   TEST_CASE("nothing changes after a fault, and elements must be aligned") {
-    mock_cache some({.bound = 40, .element = kv::codec::f16, .seed = 3});
-    fill(some, false);
+    filled_cache some({.bound = 40, .element = kv::codec::f16, .seed = 3}, false);
     device_executor device;
     device.reserve(scratch_of_every_verb<backend>(some.view()));
     auto const save = [&] { return some.save(); };

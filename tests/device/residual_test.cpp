@@ -1,25 +1,10 @@
 // The device's feature_sums and residual against the host's.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <bit>
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/key_sums.hpp>
-#include <kvpolicy/ops/cuda/residual.hpp>
-#include <limits>
-#include <numeric>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 constexpr float lowest = -std::numeric_limits<float>::infinity();
@@ -59,8 +44,7 @@ struct answer {
 
   void make(auto& exec, kv::lanes const& batch, kv::turn_queries const& turn, kv::residual_head const& head,
             kv::residual_options const& how) {
-    std::vector<float> temp_storage(static_cast<std::size_t>(kv::ops::residual_t::scratch_floats(head, batch.capacity)),
-                                    NAN);
+    std::vector<float> temp_storage(as_size(kv::ops::residual_t::scratch_floats(head, batch.capacity)), NAN);
     kv::token_features const of{features.data(), head.dims, batch.capacity};
     kv::score_view const out = kv::contiguous_scores(batch, kv::granularity::sequence, scores.data(), batch.capacity);
     kv::ops::residual(exec, of, turn, head, how, out, temp_storage.data());
@@ -87,15 +71,14 @@ struct long_sequence {
   kv::lanes lanes;
   kv::turn_queries turn;
 
-  long_sequence(int entries, int bound, int dims, int span)
-      : position(static_cast<std::size_t>(bound)), count(1, entries) {
+  long_sequence(int entries, int bound, int dims, int span) : position(as_size(bound)), count(1, entries) {
     std::iota(position.begin(), position.end(), 0);
     rows = {span, entries};
     dice random(3);
     for (int i = 0; i < (bound + 1) * dims; ++i) given.features.push_back(static_cast<float>(random.real(1)));
     given.scores.assign(position.size(), lowest);
-    for (int i = 0; i < 3; ++i) given.scores[static_cast<std::size_t>(i)] = static_cast<float>(i);
-    for (int i = entries - 3; i < entries; ++i) given.scores[static_cast<std::size_t>(i)] = 1;
+    for (int i = 0; i < 3; ++i) given.scores[as_size(i)] = static_cast<float>(i);
+    for (int i = entries - 3; i < entries; ++i) given.scores[as_size(i)] = 1;
     lanes = {.layer_end = 1,
              .heads = 1,
              .capacity = bound,
@@ -113,12 +96,10 @@ TEST_SUITE("device/residual") {
       mock_options shape = any_mock();
       shape.skew = 0;
       shape.shared_entries = true;
-      mock_cache cache(shape);
-      fill(cache, true);
+      filled_cache cache(shape);
       mock_queries memory(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), 1, 1);
       fill(memory, cache, content::smooth);
-      auto const capacity =
-          static_cast<std::size_t>(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
+      auto const capacity = as_size(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
       std::vector<float> expected(capacity, 3.0f), found(capacity, 3.0f), none(capacity);
       kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::sequence, none.data(), 1);
       kv::host_executor host;
@@ -131,10 +112,7 @@ TEST_SUITE("device/residual") {
       sum(host, expected);
       sum(device, found);
       device.check();
-      for (std::size_t i = 0; i < capacity; ++i) {
-        bool const same = std::bit_cast<unsigned>(expected[i]) == std::bit_cast<unsigned>(found[i]);
-        RC_ASSERT(same || (std::isnan(expected[i]) && std::isnan(found[i])));
-      }
+      RC_ASSERT(same_bits(expected, found));
     });
   }
 
@@ -143,31 +121,26 @@ TEST_SUITE("device/residual") {
       mock_options shape = any_mock();
       shape.skew = 0;
       shape.shared_entries = true;
-      mock_cache cache(shape);
-      fill(cache, true);
+      filled_cache cache(shape);
       mock_queries memory(cache, kv::codec::f32, 1, 1);
       fill(memory, cache, content::smooth);
       int const each = kv::key_sums::channels_of_a_lane(shape.model);
-      auto const lanes = static_cast<std::size_t>(cache.lane_count());
+      auto const lanes = as_size(cache.lane_count());
       std::int64_t const row = std::int64_t{each} * shape.bound;
       std::int64_t const layer = row * shape.model.kv_heads;
       auto const table = [&](std::vector<float>& of) {
         return kv::key_sums{{of.data(), layer * shape.model.layers, layer, row}, each, shape.model.layers};
       };
-      std::vector<float> expected(lanes * static_cast<std::size_t>(row)), found = expected;
+      std::vector<float> expected(lanes * as_size(row)), found = expected;
       kv::host_executor host;
       host.reserve(kv::implementation<kv::ops::record_key_sums_t, kv::host>::scratch(shape.model, shape.bound));
       device_executor device(numbers(*rc::gen::element(32, 64, 128)), shape.seed);
       kv::ops::record_key_sums(host, kv::keys_of(cache.view()), cache.lanes(), table(expected));
       kv::ops::record_key_sums(device, kv::keys_of(cache.view()), cache.lanes(), table(found));
       device.check();
-      auto const same = [](float a, float b) {
-        return std::bit_cast<unsigned>(a) == std::bit_cast<unsigned>(b) || (std::isnan(a) && std::isnan(b));
-      };
-      for (std::size_t i = 0; i < found.size(); ++i) RC_ASSERT(same(expected[i], found[i]));
+      RC_ASSERT(same_bits(expected, found));
       for (std::size_t i = 0; i < found.size(); i += 3) found[i] *= 2;  // so that it matters which ones are read
-      auto const capacity =
-          static_cast<std::size_t>(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
+      auto const capacity = as_size(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
       std::vector<float> from_host(capacity), from_device(capacity);
       kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::sequence, found.data(), 1);
       for (auto* const to : {&from_host, &from_device}) {
@@ -179,7 +152,7 @@ TEST_SUITE("device/residual") {
         }
       }
       device.check();
-      for (std::size_t i = 0; i < capacity; ++i) RC_ASSERT(same(from_host[i], from_device[i]));
+      RC_ASSERT(same_bits(from_host, from_device));
     });
   }
 
@@ -187,8 +160,7 @@ TEST_SUITE("device/residual") {
     holds("any turn", 40, [] {
       mock_options shape = any_mock(4);
       shape.shared_entries = true;
-      mock_cache cache(shape);
-      fill(cache, true);
+      filled_cache cache(shape);
       mock_queries rows(cache, kv::codec::f32, *rc::gen::element(1, 9, 33), *rc::gen::element(33, 40));
       fill(rows, cache, content::smooth);
       int const dims = shape.model.head_dim;

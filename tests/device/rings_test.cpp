@@ -1,63 +1,20 @@
 // The device's rings of query rows, numbers that come with new entries and memories of turns against the host's.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/append_column.hpp>
-#include <kvpolicy/ops/cuda/ring_append.hpp>
-#include <kvpolicy/ops/cuda/update_query_memory.hpp>
-#include <type_traits>
-#include <vector>
-
+#include "device/any_numbers.hpp"
 #include "support/device.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
+#include "support/owned_ring.hpp"
+#include "support/test.hpp"
 #include "support/turn_rows.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
-launch_numbers any_numbers() {
-  launch_numbers numbers;
-  numbers.row_threads = *rc::gen::element(64, 32, 128);
-  numbers.entry_threads = *rc::gen::element(64, 32, 128);
-  numbers.processors = *rc::gen::element(1, 3);
-  return numbers;
-}
-
 /// A table with a row for every lane of a cache.
 template <class T>
 kv::by_lane<T> table(mock_cache const& of, std::vector<std::remove_const_t<T>>& data, std::int64_t row) {
   return {data.data(), row * of.model().kv_heads * of.model().layers, row * of.model().kv_heads, row};
 }
-
-struct owned_ring {
-  owned_ring(mock_cache const& of, int capacity) {
-    int const floats = capacity * of.model().group() * of.model().head_dim;
-    rows.assign(static_cast<std::size_t>(of.lane_count() * floats), 0);
-    position.assign(static_cast<std::size_t>(of.lane_count() * capacity), 0);
-    cursor.assign(static_cast<std::size_t>(of.lane_count() * 2), 0);
-    view = {capacity,
-            of.model().group(),
-            of.model().head_dim,
-            table<float>(of, rows, floats),
-            table<int>(of, position, capacity),
-            table<int>(of, cursor, 2)};
-  }
-  friend bool operator==(owned_ring const& a, owned_ring const& b) {
-    return a.rows == b.rows && a.position == b.position && a.cursor == b.cursor;
-  }
-  std::vector<float> rows;
-  std::vector<int> position, cursor;
-  kv::query_ring_view view;
-};
 
 TEST_SUITE("device/rings") {
   TEST_CASE("rings hold the host's bytes after any series of forwards and rollbacks") {
@@ -74,13 +31,13 @@ TEST_SUITE("device/rings") {
         int const rows = std::min(*rc::gen::element(1, 0, 2, 5, 7, 33, 41), shape.bound + 10);
         mock_queries queries(cache, shape.element, rows, rows + *rc::gen::element(0, 2));
         fill(queries, cache, content::smooth);
-        kv::ops::ring_append(host, cache.lanes(), queries.view(), expected.view);
-        kv::ops::ring_append(device, cache.lanes(), queries.view(), found.view);
+        kv::ops::ring_append(host, cache.lanes(), queries.view(), expected.view());
+        kv::ops::ring_append(device, cache.lanes(), queries.view(), found.view());
         device.check();
         int const sequence = *rc::gen::inRange(-1, shape.sequences + 1);  // one that there is not: nothing changes
         int const position = *rc::gen::element(0, 1, 9, 20, 60);
-        kv::ops::ring_truncate(host, cache.lanes(), expected.view, sequence, position);
-        kv::ops::ring_truncate(device, cache.lanes(), found.view, sequence, position);
+        kv::ops::ring_truncate(host, cache.lanes(), expected.view(), sequence, position);
+        kv::ops::ring_truncate(device, cache.lanes(), found.view(), sequence, position);
         device.check();
         RC_ASSERT(expected == found);
       }
@@ -90,9 +47,8 @@ TEST_SUITE("device/rings") {
   TEST_CASE("numbers enter their column as on the host") {
     holds("any lanes", [] {
       mock_options const shape = any_mock();
-      mock_cache cache(shape);
-      fill(cache, true);
-      auto const all = static_cast<std::size_t>(cache.lane_count() * shape.bound);
+      filled_cache cache(shape);
+      auto const all = as_size(cache.lane_count() * shape.bound);
       std::vector<float> given(all);
       for (float& each : given) each = static_cast<float>(cache.random().real(2.0));
       std::vector<int> counts;
@@ -110,7 +66,7 @@ TEST_SUITE("device/rings") {
       if (shape.seed % 2 == 0) new_numbers.counts = table<int const>(cache, counts, 1);
       std::vector<int> positions(all, -1);  // of padding, of entries and of drafts
       for (std::size_t i = 0; i < all; ++i) {
-        if (!cache.random().chance(30)) positions[i] = static_cast<int>(i % static_cast<std::size_t>(shape.bound)) + 3;
+        if (!cache.random().chance(30)) positions[i] = static_cast<int>(i % as_size(shape.bound)) + 3;
       }
       if (shape.seed % 3 == 0) new_numbers.position = table<int const>(cache, positions, shape.bound);
       std::vector<float> expected(all, -7), found(all, -7);
@@ -119,9 +75,7 @@ TEST_SUITE("device/rings") {
       kv::ops::append_column(host, cache.lanes(), new_numbers, table<float>(cache, expected, shape.bound));
       kv::ops::append_column(device, cache.lanes(), new_numbers, table<float>(cache, found, shape.bound));
       device.check();
-      RC_ASSERT(std::equal(expected.begin(), expected.end(), found.begin(), [](float a, float b) {
-        return std::memcmp(&a, &b, sizeof a) == 0 || (std::isnan(a) && std::isnan(b));  // a GPU has one NaN
-      }));
+      RC_ASSERT(same_bits(expected, found));  // a GPU has one NaN
     });
   }
 
@@ -130,7 +84,7 @@ TEST_SUITE("device/rings") {
     shape.sequences = 4;
     mock_cache cache(shape);
     for (int s = 0; s < 4; ++s) cache.put({s, 0, 0}, {0, 1, 2, 3});
-    std::vector<float> given(20, 1.0f), column(static_cast<std::size_t>(4 * shape.bound), -7);
+    std::vector<float> given(20, 1.0f), column(as_size(4 * shape.bound), -7);
     std::vector<int> counts{4, 2, 5, -1};
     kv::entry_numbers new_numbers{reinterpret_cast<std::byte const*>(given.data())};
     new_numbers.entry = 4;
@@ -141,12 +95,12 @@ TEST_SUITE("device/rings") {
     owned_ring const empty(cache, 2);
     mock_queries queries(cache, kv::codec::f32, 1, 1);
     for (int s = 0; s < 4; ++s) queries.set_position(s, 0, 3);
-    kv::ops::ring_append(device, cache.lanes(), queries.view(), ring.view);
+    kv::ops::ring_append(device, cache.lanes(), queries.view(), ring.view());
     CHECK(error_of([&] { device.check(); }) ==
           "observe: entries (2) = 5, but a lane holds fewer entries, or the count is negative");
     CHECK(column == std::vector<float>(column.size(), -7));
     CHECK(ring == empty);
-    kv::ops::ring_append(device, cache.lanes(), queries.view(), ring.view);
+    kv::ops::ring_append(device, cache.lanes(), queries.view(), ring.view());
     device.check();
     CHECK(!(ring == empty));
   }
@@ -155,8 +109,7 @@ TEST_SUITE("device/rings") {
     holds("any turns", [] {
       mock_options shape = any_mock(6);
       mock_cache cache(shape);
-      std::size_t const capacity = static_cast<std::size_t>(cache.lane_count() * cache.model().group()) *
-                                   static_cast<std::size_t>(shape.model.head_dim);
+      std::size_t const capacity = as_size(cache.lane_count() * cache.model().group()) * as_size(shape.model.head_dim);
       std::vector<float> expected(capacity, 0.0f);
       kv::query_memory_update const how{*rc::gen::element(0.5f, 0.0f, 1.0f), *rc::gen::arbitrary<bool>(),
                                         *rc::gen::element(3, 1, 32)};
@@ -168,7 +121,7 @@ TEST_SUITE("device/rings") {
         turn_rows rows(cache.model(), shape.sequences, 40, shape.element);
         rows.fill(cache.random(), 2.0);
         for (int s = 0; s < shape.sequences; ++s) {
-          std::vector<int> const positions(static_cast<std::size_t>(cache.random().below(41)), 0);
+          std::vector<int> const positions(as_size(cache.random().below(41)), 0);
           int const begin = cache.random().below(static_cast<int>(positions.size()) + 1);
           int const end = cache.random().between(begin, static_cast<int>(positions.size()));
           rows.turn(s, positions, begin, end, cache.random().below(40));

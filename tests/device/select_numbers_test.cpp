@@ -1,16 +1,9 @@
 // A device's selections against loops, and the marks that verbs select by.
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cstdint>
-#include <kvpolicy/ops/cuda/select/marks.hpp>
-#include <vector>
-
 #include "support/device.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// The argument, unless it is a multiple of a number.
@@ -28,9 +21,9 @@ TEST_SUITE("device/select_numbers") {
       std::vector<std::int64_t> const first{
           *rc::gen::inRange<std::int64_t>(0, 9)};  // no local variable: a GPU reads it
       device.reserve(kv::selection_bytes(count));
-      std::vector<int> to(static_cast<std::size_t>(first[0] + count) + 1, -7);
+      std::vector<int> to(as_size(first[0] + count) + 1, -7);
       std::vector<int> expected(to);
-      auto next = static_cast<std::size_t>(first[0]);
+      auto next = as_size(first[0]);
       for (unsigned i = 0; i < static_cast<unsigned>(count); ++i) {
         if (i % of != 0) expected[next++] = static_cast<int>(i);
       }

@@ -1,16 +1,8 @@
 // Stale decisions on a device: `apply` notes a fault, `check` throws it, and nothing was changed. A decision that was
 // captured in a graph counts as a new one whenever the graph is replayed.
 
-#include <doctest/doctest.h>
-
-#include <functional>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/error_of.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -99,8 +91,7 @@ void refuses_each_changed_layer() {
       Executor exec;
       kv::cache all = cache.view();
       all.lanes.in_flight = nullptr;  // drafts are counted for all layers together, and no layer could change alone
-      auto state = kv::make_state(exec, policy, all);
-      auto plan = kv::make_plan(exec, policy, all, kv::compact{});
+      auto [state, plan] = state_and_plan(exec, policy, all, kv::compact{});
       for (int s = 0; s < 3; ++s) kv::append(exec, all, state, {.sequence = s, .tokens = 10, .position = 0});
       for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
       kv::decide(exec, policy, kv::signals{all.lanes, kv::keys_of(all)}, state, plan);

@@ -1,22 +1,6 @@
 // The device's top_k against the host's: any lanes, budgets of their own or shared, any number of threads.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/top_k.hpp>
-#include <vector>
-
-#include "support/device.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/owned_keep.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/rounds.hpp"
-#include "support/sanitized.hpp"
-#include "support/scores.hpp"
-#include "support/troubled_scores.hpp"
+#include "device/forced.hpp"
 
 namespace {
 
@@ -40,29 +24,10 @@ struct scattered {
     return unseen > 0 && (this_lane.sequence * 5 + this_lane.layer * 3 + this_lane.head) % 7 < unseen;
   }
   KVPOLICY_HD bool triggers(int count, int allowed, int lanes) const { return count > allowed + slack * lanes; }
-  KVPOLICY_HD bool forces(kv::entry at) const {
-    unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.lane.head * 7 + at.lane.layer) * 2654435761u;
-    return static_cast<int>((mixed >> 8) % 100u) < percent;
-  }
+  KVPOLICY_HD bool forces(kv::entry at) const { return forces_percent(at, percent); }
   [[nodiscard]] kv::budget_scope scope() const { return pool; }
   KVPOLICY_HD int floor(int share) const { return share * floor_percent / 100; }
 };
-
-/// Forces the first and last entries, and knows the run between them.
-struct between : scattered {
-  int first = 0;
-  int last = 0;
-  KVPOLICY_HD bool forces(kv::entry at) const { return at.ordinal < first || at.ordinal >= at.count - last; }
-  KVPOLICY_HD kv::ordinal_range candidates(kv::lane_entries const& of) const { return {first, of.count - last}; }
-};
-
-/// A keep set of what was there before.
-void poison(kv::keep_set const& keep) {
-  std::fill_n(keep.indices, keep.capacity, -7);
-  std::fill_n(keep.indptr, keep.segments() + 1, -7);
-  std::fill_n(keep.entry_count, keep.segments(), -7);
-  *keep.report = {7, 7, 7, 7, 7};
-}
 
 /// A device that may have smaller clusters, and remembers that of its last launch.
 class watched_device : public device_executor {
@@ -116,12 +81,7 @@ bool agree(kv::score_view const& scores, Rule const& rule, watched_device& devic
   kv::ops::top_k(host, scores, rule, expected.view());
   kv::ops::top_k(device, scores, rule, found.view());
   device.check();
-  bool same = expected.report() == found.report() && found.view().indptr[0] == 0;
-  for (int s = 0; s < scores.segments(); ++s) {
-    same = same && expected.view().indptr[s + 1] == found.view().indptr[s + 1];
-    same = same && expected.view().entry_count[s] == found.view().entry_count[s] && expected.kept(s) == found.kept(s);
-  }
-  return same;
+  return same_keep(expected, found);
 }
 
 template <class Rule>
@@ -148,7 +108,7 @@ void any_lanes(devices& some, bool pooled, bool by_run) {
   auto const decides = pooled ? kv::granularity::lane
                               : random.one_of<kv::granularity>({{}, {}, {}, kv::granularity{1}, kv::granularity{2}});
   bool const ragged = decides == kv::granularity::lane;
-  std::vector<int> counts(static_cast<std::size_t>(sequences * layers * heads), random.below(bound + 1));
+  std::vector<int> counts(as_size(sequences * layers * heads), random.below(bound + 1));
   for (int& each : counts) each = !ragged ? each : random.chance(40) ? bound : random.below(bound + 1);
   owned_lanes lanes(sequences, layers, heads, bound, counts);
   if (random.chance(20)) lanes.set_drafts(0, *std::min_element(counts.begin(), counts.end()) > 0 ? 1 : 0);
@@ -159,7 +119,7 @@ void any_lanes(devices& some, bool pooled, bool by_run) {
   if (pooled) rule.pool = random.chance(50) ? kv::budget_scope::layer : kv::budget_scope::sequence;
   device_pair& device = some.of[random.below(devices::many)];
   if (by_run) {
-    RC_ASSERT(agree(scores.view(), between{rule, random.below(9), random.below(9)}, device));
+    RC_ASSERT(agree(scores.view(), between<scattered>{rule, random.below(9), random.below(9)}, device));
   } else {
     RC_ASSERT(agree(scores.view(), rule, device));
   }
@@ -170,7 +130,7 @@ void any_slices(bool by_run) {
   int const heads = *rc::gen::inRange(1, 4);
   int const bound = *rc::gen::element(300, 256, 1023, 1024, 2048, 2049, 4097);
   dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
-  std::vector<int> counts(static_cast<std::size_t>(heads));
+  std::vector<int> counts(as_size(heads));
   for (int& each : counts) each = random.chance(60) ? bound - random.below(9) : random.below(bound + 1);
   owned_lanes const lanes(1, 1, heads, bound, counts);
   owned_scores scores(lanes.view(), kv::granularity::lane, random.below(4));  // rows begin anywhere
@@ -181,7 +141,7 @@ void any_slices(bool by_run) {
   watched_device device(numbers, static_cast<std::uint64_t>(random.below(1000)));
   scattered const rule = any_rule(random, bound);
   if (by_run) {
-    RC_ASSERT(agree(scores.view(), between{rule, random.below(bound), random.below(99)}, device));
+    RC_ASSERT(agree(scores.view(), between<scattered>{rule, random.below(bound), random.below(99)}, device));
   } else {
     RC_ASSERT(agree(scores.view(), rule, device));
   }
@@ -198,7 +158,7 @@ TEST_SUITE("device/top_k") {
     devices some;
     dice random(9);
     for (int const heads : {128, 129}) {
-      std::vector<int> counts(static_cast<std::size_t>(heads) * 4);
+      std::vector<int> counts(as_size(heads) * 4);
       for (int& each : counts) each = random.below(34);
       owned_lanes const lanes(2, 2, heads, 33, counts);
       owned_scores scores(lanes.view());
@@ -206,7 +166,7 @@ TEST_SUITE("device/top_k") {
       for (int which = 0; which < devices::many; ++which) {
         if (!at_night() && which != heads % devices::many) continue;
         if (under_address_sanitizer && which > 1) break;  // the others take a minute there; without it they run, too
-        CHECK(agree(scores.view(), between{{.tokens = 11, .spread = 9, .unseen = 3}, 2, 3}, some.of[which]));
+        CHECK(agree(scores.view(), between<scattered>{{.tokens = 11, .spread = 9, .unseen = 3}, 2, 3}, some.of[which]));
       }
     }
   }
@@ -237,7 +197,7 @@ TEST_SUITE("device/top_k") {
           CAPTURE(kind);
           CAPTURE(k);
           CAPTURE(which);
-          CHECK(agree(scores.view(), between{{.tokens = k}, kind, 5}, some.of[which]));
+          CHECK(agree(scores.view(), between<scattered>{{.tokens = k}, kind, 5}, some.of[which]));
         }
       }
     }
@@ -270,7 +230,7 @@ TEST_SUITE("device/top_k") {
           for (int const k : {0, 1, n / 3, n}) {
             CAPTURE(k);
             if (n > 8191 && k != n / 3) continue;
-            CHECK(agree(scores.view(), between{{.tokens = k}, 4, n / 5}, device));
+            CHECK(agree(scores.view(), between<scattered>{{.tokens = k}, 4, n / 5}, device));
             CHECK((device.cluster <= most && 2 * device.cluster > most));
             CHECK(agree(scores.view(), scattered{.tokens = k, .percent = 10}, device));
           }
@@ -296,7 +256,7 @@ TEST_SUITE("device/top_k") {
             continue;
           CAPTURE(every);
           CAPTURE(k);
-          CHECK(agree(scores.view(), between{{.tokens = k}, 0, 0}, some.of[which]));
+          CHECK(agree(scores.view(), between<scattered>{{.tokens = k}, 0, 0}, some.of[which]));
           CHECK(agree(scores.view(), scattered{.tokens = k, .percent = 10}, some.of[which]));
         }
         ++turn;
@@ -333,7 +293,7 @@ TEST_SUITE("device/top_k") {
         scores.all()[i] = static_cast<float>(run) + static_cast<float>(random.below(4)) * 0x1p-10f;
       }
       for (int const k : {250, 700, 1200}) {
-        CHECK(agree(scores.view(), between{{.tokens = k}, 1, 1}, some.of[2]));
+        CHECK(agree(scores.view(), between<scattered>{{.tokens = k}, 1, 1}, some.of[2]));
       }
     }
   }

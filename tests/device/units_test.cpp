@@ -1,19 +1,11 @@
 // The device's edits of slots and blocks, against the host's, byte for byte.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
 #include <kvpolicy/ops/cuda/lists/drop_listed.hpp>
 #include <kvpolicy/ops/cuda/units.hpp>
-#include <vector>
 
 #include "device/moves.hpp"
 #include "layout/slot_cache.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/scratch.hpp"
+#include "support/test.hpp"
 
 namespace {
 

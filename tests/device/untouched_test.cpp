@@ -1,18 +1,12 @@
 // No call of the library reads or writes device memory from the host: here that memory can be touched in kernels alone.
 #if !defined(__CUDACC__)  // on a GPU every call would fail that did
-#include <doctest/doctest.h>
 #include <sys/mman.h>
 
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/verbs.hpp>
-#include <utility>
-
-#include "support/emulated_device.hpp"
+#include "support/device.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// Pages that are open while a kernel or a copy runs.
@@ -110,7 +104,7 @@ kv::lanes lanes_of(int* count, int* position, int entries) {
 }
 
 kv::plane pool_of(int rows) {
-  return {.base = reinterpret_cast<std::byte*>(filled<float>(static_cast<std::size_t>(rows * model.head_dim), number)),
+  return {.base = reinterpret_cast<std::byte*>(filled<float>(as_size(rows * model.head_dim), number)),
           .channels = model.head_dim,
           .unit_stride = row,
           .channel_stride = 4};
@@ -129,7 +123,7 @@ struct listed_cache {
 
 kv::queries queries(int rows) {
   std::int64_t const head = std::int64_t{row} * rows;
-  auto const count = static_cast<std::size_t>(model.layers * model.query_heads * rows * model.head_dim);
+  auto const count = as_size(model.layers * model.query_heads * rows * model.head_dim);
   return {{.base = reinterpret_cast<std::byte*>(filled<float>(count, number)),
            .dims = model.head_dim,
            .layer = head * model.query_heads,
@@ -137,14 +131,13 @@ kv::queries queries(int rows) {
            .row = row,
            .heads = model.query_heads,
            .rows = rows,
-           .position = {filled<int>(static_cast<std::size_t>(rows), [](int i) { return i; })}}};
+           .position = {filled<int>(as_size(rows), [](int i) { return i; })}}};
 }
 
 template <class Policy, class Applier>
 void evict(Policy const& policy, listed_cache& cache, Applier const& how) {
   closed_executor exec;
-  auto state = kv::make_state(exec, policy, cache.view);
-  auto plan = kv::make_plan(exec, policy, cache.view);
+  auto [state, plan] = state_and_plan(exec, policy, cache.view);
   exec.copies = 0;  // making a state copies its first epochs
   auto* const told = filled<kv::apply_stats>(1, [](int) { return kv::apply_stats{}; });
   kv::append(exec, cache.view, state, {.tokens = 30, .position = 0});
@@ -152,8 +145,7 @@ void evict(Policy const& policy, listed_cache& cache, Applier const& how) {
   kv::truncate(exec, cache.view, state, 0, 32);
   kv::commit(exec, cache.view, 0, 1);
   kv::signals const in{cache.view.lanes, kv::keys_of(cache.view), kv::values_of(cache.view), queries(30)};
-  kv::observe(exec, policy, in, state);
-  kv::decide(exec, policy, in, state, plan);
+  observe_and_decide(exec, policy, in, state, plan);
   kv::apply(exec, how, plan, cache.view, state, told);
   CHECK(exec.copies == 0);
   exec.check();
@@ -218,8 +210,7 @@ TEST_SUITE("device/untouched") {
         .free_pages = {filled<int>(pages, [](int i) { return i; }), filled<int>(1, [](int) { return pages; }), pages}};
     both.pages.entries.v.base = pool_of((pages + 1) * page).base;
     closed_executor exec;
-    auto state = kv::make_state(exec, policy, both);
-    auto plans = kv::make_plan(exec, policy, both);
+    auto [state, plans] = state_and_plan(exec, policy, both);
     exec.copies = 0;  // making states copies their first epochs
     kv::queries const asks = queries(1);
     for (int t = 0; t < 30; ++t) {

@@ -1,12 +1,7 @@
 // Which appliers follow from an engine's facts, and what is refused, where and with which words.
 
-#include <doctest/doctest.h>
-
-#include <initializer_list>
-#include <string>
-
 #include "engines/histories.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -97,8 +92,7 @@ TEST_SUITE("engines/capabilities") {
     kv::cache view = pool.view();
     kv::host_executor exec;
     kv::eviction const policy{.score = kv::knorm{}, .budget = kv::per_lane{2}};
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 4, .position = 0});
     kv::append(exec, view, state, {.sequence = 1, .tokens = 4, .position = 0});
     CHECK(error_of([&] { kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan); }) ==
@@ -138,8 +132,7 @@ TEST_SUITE("engines/capabilities") {
     kv::cache view = pool.view();
     kv::host_executor exec;
     kv::eviction const policy{.score = by_number{}, .budget = kv::per_sequence{6}};
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 12, .position = 0});
     kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     auto const before = pool.memory();
@@ -178,8 +171,7 @@ TEST_SUITE("engines/capabilities") {
     kv::cache view = pool.view();
     kv::host_executor exec;
     kv::eviction const policy{.score = by_number{}, .budget = kv::per_lane{3}};
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 12, .position = 0});
     kv::decide(exec, policy, kv::signals{view.lanes.layers_only(1, 2)}, state, plan);
     auto const how = engines::bind<engines::tensorrt_llm>(policy, kv::compact{});

@@ -1,9 +1,7 @@
 // One suite for all engines: planes find what the engine finds, appliers leave what the engine looks for.
 
-#include <doctest/doctest.h>
-
 #include "engines/histories.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -45,7 +43,7 @@ void finds_what_the_engine_finds() {
   }
   std::size_t bytes = 0;
   for (auto const& tensor : pool.memory()) bytes += tensor.size() - 128;
-  RC_ASSERT(bytes == elements * static_cast<std::size_t>(kv::bytes_of(pool.how.element)));
+  RC_ASSERT(bytes == elements * as_size(kv::bytes_of(pool.how.element)));
 }
 
 /// Appends and evictions, some times over; then every token is where the engine looks for it.
@@ -68,7 +66,7 @@ template <class Mock, applier By>
 void applier_of_engine() {
   using engine = typename Mock::engine;
   if constexpr (engines::supports(engine::can, By)) {
-    char const* const name = engines::names(By)[static_cast<std::size_t>(By)];
+    char const* const name = engines::names(By)[as_size(By)];
     INFO(engine::can.name, " by ", name);
     holds("tokens survive where the engine looks", 40, [] { survives<Mock, By>(false); });
     if constexpr (By != applier::compact_rerotated && !std::same_as<engine, engines::llama_cpp>) {

@@ -1,15 +1,7 @@
 #pragma once
 
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <kvpolicy/engines/bind.hpp>
-#include <string>
-#include <vector>
-
 #include "engines/mock_pools.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -54,11 +46,11 @@ class history {
                                                : kv::make_state(exec, policy, view)),
         plan(kv::make_plan(exec, policy, view)),
         tokens(pool.lane_count()),
-        next(static_cast<std::size_t>(pool.how.sequences), 0),
+        next(as_size(pool.how.sequences), 0),
         map(pool.row_count() * width(), -1),
         freed(pool.row_count() * width(), -1),
         freed_count(pool.row_count(), 0),
-        readable(pool.row_count() * static_cast<std::size_t>(pool.units()), std::byte{1}) {}
+        readable(pool.row_count() * as_size(pool.units()), std::byte{1}) {}
 
   static pool_options with_rows(pool_options options) {
     options.rows = engines::finest(engine::can, By == applier::mask ? By : applier::list_rewrite);
@@ -69,7 +61,7 @@ class history {
   }
 
   void append(int sequence, int count) {
-    auto& position = next[static_cast<std::size_t>(sequence)];
+    auto& position = next[as_size(sequence)];
     for (std::size_t i = 0; i < pool.lane_count(); ++i) {
       kv::lane const this_lane = pool.lane_at(i);
       if (this_lane.sequence != sequence) continue;
@@ -92,7 +84,7 @@ class history {
   }
 
   [[nodiscard]] int room(int sequence) const {
-    int most = pool.how.bound - next[static_cast<std::size_t>(sequence)];
+    int most = pool.how.bound - next[as_size(sequence)];
     return most;
   }
 
@@ -109,7 +101,7 @@ class history {
     if (By == applier::compact_rerotated) {
       for (auto& position : next) position = 0;
       for (std::size_t i = 0; i < pool.lane_count(); ++i) {
-        auto& longest = next[static_cast<std::size_t>(pool.lane_at(i).sequence)];
+        auto& longest = next[as_size(pool.lane_at(i).sequence)];
         longest = std::max(longest, static_cast<int>(tokens[i].size()));
       }
     }
@@ -141,7 +133,7 @@ class history {
   [[nodiscard]] std::vector<std::byte> fingerprint(of side, kv::lane this_lane, int number) {
     int const elements = pool.dims(side);
     int const width = kv::bytes_of(pool.how.element);
-    std::vector<std::byte> bytes(static_cast<std::size_t>(elements * width));
+    std::vector<std::byte> bytes(as_size(elements * width));
     dice from(static_cast<std::uint64_t>(number) * 7919u + pool.index(this_lane) * 104729u +
               (side == of::keys ? 1u : 0u));
     for (int d = 0; d < elements; ++d) {
@@ -157,8 +149,8 @@ class history {
   }
 
   [[nodiscard]] std::vector<std::byte> row(of side, kv::lane this_lane, int ordinal) {
-    auto const width = static_cast<std::size_t>(kv::bytes_of(pool.how.element));
-    std::vector<std::byte> bytes(static_cast<std::size_t>(pool.dims(side)) * width);
+    auto const width = as_size(kv::bytes_of(pool.how.element));
+    std::vector<std::byte> bytes(as_size(pool.dims(side)) * width);
     for (std::size_t d = 0; d * width < bytes.size(); ++d) {
       std::memcpy(bytes.data() + d * width, place(side, this_lane, ordinal, static_cast<int>(d)), width);
     }
@@ -177,18 +169,18 @@ class history {
   int born = 0;
 
  private:
-  [[nodiscard]] std::size_t width() const { return static_cast<std::size_t>(pool.how.bound); }
+  [[nodiscard]] std::size_t width() const { return as_size(pool.how.bound); }
   [[nodiscard]] int cell_of(kv::lane this_lane, int position) const {
     return 1 + this_lane.sequence * pool.how.bound + position;
   }
   [[nodiscard]] std::byte& mask_byte(kv::lane this_lane, int position) {
-    auto const cell = static_cast<std::size_t>(cell_of(this_lane, position));
-    return readable[pool.row(this_lane) * static_cast<std::size_t>(pool.units()) + cell];
+    auto const cell = as_size(cell_of(this_lane, position));
+    return readable[pool.row(this_lane) * as_size(pool.units()) + cell];
   }
   [[nodiscard]] int& map_entry(kv::lane this_lane, int position) {
     if (std::same_as<Mock, sglang_mock>)
       this_lane.sequence = (this_lane.sequence + pool.how.rotated) % pool.how.sequences;
-    return map[pool.row(this_lane) * width() + static_cast<std::size_t>(position)];
+    return map[pool.row(this_lane) * width() + as_size(position)];
   }
   std::byte* place(of side, kv::lane this_lane, int ordinal, int dim) {
     int const unit = pool.table_entry(this_lane, ordinal / pool.page());
@@ -196,7 +188,7 @@ class history {
   }
   void write(of side, kv::lane this_lane, int ordinal, int number) {
     auto const bytes = fingerprint(side, this_lane, number);
-    auto const size = static_cast<std::size_t>(kv::bytes_of(pool.how.element));
+    auto const size = as_size(kv::bytes_of(pool.how.element));
     for (std::size_t d = 0; d * size < bytes.size(); ++d) {
       std::memcpy(place(side, this_lane, ordinal, static_cast<int>(d)), bytes.data() + d * size, size);
     }
@@ -276,7 +268,7 @@ class history {
   void check_map(std::size_t i) {
     kv::lane const this_lane = pool.lane_at(i);
     std::size_t e = 0;
-    for (int p = 0; p < next[static_cast<std::size_t>(this_lane.sequence)]; ++p) {
+    for (int p = 0; p < next[as_size(this_lane.sequence)]; ++p) {
       bool const lives = e < tokens[i].size() && tokens[i][e].position == p;
       RC_ASSERT(map_entry(this_lane, p) == (lives ? pool.table_entry(this_lane, static_cast<int>(e)) : 0));
       if (lives) ++e;
@@ -286,7 +278,7 @@ class history {
   void check_mask(std::size_t i) {
     kv::lane const this_lane = pool.lane_at(i);
     std::size_t e = 0;
-    for (int p = 0; p < next[static_cast<std::size_t>(this_lane.sequence)]; ++p) {
+    for (int p = 0; p < next[as_size(this_lane.sequence)]; ++p) {
       bool const lives = e < tokens[i].size() && tokens[i][e].position == p;
       RC_ASSERT(mask_byte(this_lane, p) == (lives ? std::byte{1} : std::byte{0}));
       if (lives) ++e;

@@ -1,21 +1,8 @@
 #pragma once
 
-#include <array>
-#include <concepts>
-#include <cstddef>
-#include <kvpolicy/engines/flashinfer.hpp>
-#include <kvpolicy/engines/llama_cpp.hpp>
-#include <kvpolicy/engines/openvino.hpp>
-#include <kvpolicy/engines/sglang.hpp>
-#include <kvpolicy/engines/tensorrt_llm.hpp>
-#include <kvpolicy/engines/vllm.hpp>
 #include <ostream>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include "support/dice.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -51,8 +38,8 @@ class mock_pool {
   mock_pool(pool_options const& options, int page)
       : how(options), page_(page), random_(options.seed), units_(1 + how.sequences * pages() + random_.below(4)) {
     count_.assign(lane_count(), 0);
-    drafts_.assign(static_cast<std::size_t>(how.sequences), 0);
-    position_.assign(lane_count() * static_cast<std::size_t>(how.bound), -1);
+    drafts_.assign(as_size(how.sequences), 0);
+    position_.assign(lane_count() * as_size(how.bound), -1);
     make_table();
   }
   mock_pool(mock_pool const&) = delete;
@@ -67,27 +54,17 @@ class mock_pool {
   [[nodiscard]] int units() const { return units_; }
   [[nodiscard]] int pages() const { return (how.bound + page_ - 1) / page_; }
   [[nodiscard]] int dims(of side) const { return side == of::keys ? how.dims : how.value_dims; }
-  [[nodiscard]] std::size_t lane_count() const {
-    return static_cast<std::size_t>(how.sequences * how.layers * how.heads);
-  }
+  [[nodiscard]] std::size_t lane_count() const { return as_size(how.sequences * how.layers * how.heads); }
   [[nodiscard]] kv::lane lane_at(std::size_t i) const {
     int const n = static_cast<int>(i);
     return {n / how.heads / how.layers, n / how.heads % how.layers, n % how.heads};
   }
   [[nodiscard]] std::size_t index(kv::lane this_lane) const {
-    return static_cast<std::size_t>((this_lane.sequence * how.layers + this_lane.layer) * how.heads + this_lane.head);
+    return as_size((this_lane.sequence * how.layers + this_lane.layer) * how.heads + this_lane.head);
   }
 
   [[nodiscard]] kv::lanes lanes() {
-    std::int64_t const h = how.heads, l = how.layers, n = how.bound;
-    return {.sequences = how.sequences,
-            .layer_begin = 0,
-            .layer_end = how.layers,
-            .heads = how.heads,
-            .capacity = how.bound,
-            .count = {count_.data(), l * h, h, 1},
-            .position = {position_.data(), l * h * n, h * n, n},
-            .in_flight = drafts_.data()};
+    return lanes_over(count_, position_, how.sequences, how.layers, how.heads, how.bound, drafts_.data());
   }
 
   /// A by-lane table with a row of `width` for each of what `how.rows` names.
@@ -99,25 +76,24 @@ class mock_pool {
     return {memory.data(), sequence, layer, head};
   }
   [[nodiscard]] std::size_t row_count() const {
-    std::size_t const s = static_cast<std::size_t>(how.sequences), l = static_cast<std::size_t>(how.layers);
+    std::size_t const s = as_size(how.sequences), l = as_size(how.layers);
     if (how.rows == kv::granularity::sequence) return s;
     return how.rows == kv::granularity::layer ? s * l : lane_count();
   }
   /// The row of a lane in tables that `rows_of` describes.
   [[nodiscard]] std::size_t row(kv::lane this_lane) const {
-    if (how.rows == kv::granularity::sequence) return static_cast<std::size_t>(this_lane.sequence);
-    if (how.rows == kv::granularity::layer)
-      return static_cast<std::size_t>(this_lane.sequence * how.layers + this_lane.layer);
+    if (how.rows == kv::granularity::sequence) return as_size(this_lane.sequence);
+    if (how.rows == kv::granularity::layer) return as_size(this_lane.sequence * how.layers + this_lane.layer);
     return index(this_lane);
   }
   [[nodiscard]] kv::by_lane<int> table() { return rows_of(table_, pages()); }
   [[nodiscard]] int& table_entry(kv::lane this_lane, int i) {
     this_lane.sequence = (this_lane.sequence + how.rotated) % how.sequences;
-    return table_[row(this_lane) * static_cast<std::size_t>(pages()) + static_cast<std::size_t>(i)];
+    return table_[row(this_lane) * as_size(pages()) + as_size(i)];
   }
   [[nodiscard]] int count(kv::lane this_lane) const { return count_[index(this_lane)]; }
   [[nodiscard]] int position(kv::lane this_lane, int ordinal) const {
-    return position_[index(this_lane) * static_cast<std::size_t>(how.bound) + static_cast<std::size_t>(ordinal)];
+    return position_[index(this_lane) * as_size(how.bound) + as_size(ordinal)];
   }
 
   /// True if nothing was written outside the tensors.
@@ -145,7 +121,7 @@ class mock_pool {
 
   /// A tensor of so many elements; returns where it begins.
   std::byte* allocate(std::int64_t elements) {
-    auto const bytes = static_cast<std::size_t>(elements * kv::bytes_of(how.element));
+    auto const bytes = as_size(elements * kv::bytes_of(how.element));
     tensors_.emplace_back(bytes + 2 * guard, fence);
     return tensors_.back().data() + guard;
   }
@@ -161,21 +137,21 @@ class mock_pool {
     }
   }
   [[nodiscard]] std::byte* of_layer(of side, kv::lane this_lane) const {
-    return (side == of::keys ? k : v)[static_cast<std::size_t>(this_lane.layer)];
+    return (side == of::keys ? k : v)[as_size(this_lane.layer)];
   }
 
   std::vector<std::byte*> k, v;  ///< of each layer, where the engine has tensors for each
 
  private:
   void make_table() {
-    table_.assign(row_count() * static_cast<std::size_t>(pages()), 0);
+    table_.assign(row_count() * as_size(pages()), 0);
     std::vector<int> order;
     for (int l = 0; l < how.layers; ++l) {
       for (int h = 0; h < how.heads; ++h) {
         if (order.empty() || how.one_owner_a_cell) order = random_.permutation(units_ - 1);
         for (int s = 0; s < how.sequences; ++s) {
           for (int i = 0; i < pages(); ++i) {
-            table_entry({s, l, h}, i) = 1 + order[static_cast<std::size_t>(s * pages() + i)];
+            table_entry({s, l, h}, i) = 1 + order[as_size(s * pages() + i)];
           }
         }
       }
@@ -264,7 +240,7 @@ struct vllm_mock : mock_pool {
   }
   kv::cache view() {
     engine const pool{.shape = model(),
-                      .order = orders[static_cast<std::size_t>(how.variant)],
+                      .order = orders[as_size(how.variant)],
                       .value_order = how.variant == 9 ? engine::cpu_values : std::string_view{},
                       .base = base,
                       .k = k.empty() ? nullptr : k.data(),

@@ -1,12 +1,7 @@
 // Arrays that kernels read: what they name is what the lanes hold.
 
-#include <doctest/doctest.h>
-
-#include <string>
-
 #include "engines/histories.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -30,23 +25,22 @@ void kernels_find_pages() {
   history<mock, By> run(how, *rc::gen::inRange(1, 9));
   live(run);
   int const n = how.sequences;
-  std::vector<std::int32_t> indptr(static_cast<std::size_t>(n + 1), -7), indices(200, -7),
-      last(static_cast<std::size_t>(n), -7);
+  std::vector<std::int32_t> indptr(as_size(n + 1), -7), indices(200, -7), last(as_size(n), -7);
   for (int l = 0; l < how.layers; ++l) {
     int const total = engines::write_page_arrays(run.view, l, {indptr, indices, last});
     RC_ASSERT(total == indptr.back());
-    RC_ASSERT(indices[static_cast<std::size_t>(total)] == -7 || l > 0);
+    RC_ASSERT(indices[as_size(total)] == -7 || l > 0);
     for (int s = 0; s < n; ++s) {
-      int const begin = indptr[static_cast<std::size_t>(s)];
-      int const pages = indptr[static_cast<std::size_t>(s + 1)] - begin;
-      int const length = pages == 0 ? 0 : (pages - 1) * run.pool.page() + last[static_cast<std::size_t>(s)];
+      int const begin = indptr[as_size(s)];
+      int const pages = indptr[as_size(s + 1)] - begin;
+      int const length = pages == 0 ? 0 : (pages - 1) * run.pool.page() + last[as_size(s)];
       for (int h = 0; h < how.heads; ++h) {
         kv::lane const this_lane{s, l, h};
         auto const& tokens = run.tokens[run.pool.index(this_lane)];
         RC_ASSERT(length == static_cast<int>(tokens.size()));
         for (int e = 0; e < length; ++e) {
-          int const page = indices[static_cast<std::size_t>(begin + e / run.pool.page())];
-          auto const expected = run.fingerprint(of::keys, this_lane, tokens[static_cast<std::size_t>(e)].number);
+          int const page = indices[as_size(begin + e / run.pool.page())];
+          auto const expected = run.fingerprint(of::keys, this_lane, tokens[as_size(e)].number);
           std::byte const* const key = run.pool.element(of::keys, this_lane, page, e % run.pool.page(), 0);
           RC_ASSERT(std::equal(expected.begin(), expected.end(), key));
         }
@@ -64,23 +58,23 @@ void kernels_find_pages_of_heads() {
   history<mock, By> run(how, *rc::gen::inRange(1, 9));
   live(run);
   int const most = run.pool.pages() + 1;
-  auto const rows = static_cast<std::size_t>(how.heads * how.sequences);
-  std::vector<std::int32_t> tables(rows * static_cast<std::size_t>(most), -7), lengths(rows, -7);
+  auto const rows = as_size(how.heads * how.sequences);
+  std::vector<std::int32_t> tables(rows * as_size(most), -7), lengths(rows, -7);
   for (int l = 0; l < how.layers; ++l) {
     engines::write_head_tables(run.view, l, {tables.data(), lengths.data(), most, -1});
     for (int h = 0; h < how.heads; ++h) {
       for (int s = 0; s < how.sequences; ++s) {
         kv::lane const this_lane{s, l, h};
-        auto const row = static_cast<std::size_t>(h * how.sequences + s);
+        auto const row = as_size(h * how.sequences + s);
         auto const& tokens = run.tokens[run.pool.index(this_lane)];
         RC_ASSERT(lengths[row] == static_cast<int>(tokens.size()));
         for (int e = 0; e < lengths[row]; ++e) {
-          int const page = tables[row * static_cast<std::size_t>(most) + static_cast<std::size_t>(e / run.pool.page())];
-          auto const expected = run.fingerprint(of::keys, this_lane, tokens[static_cast<std::size_t>(e)].number);
+          int const page = tables[row * as_size(most) + as_size(e / run.pool.page())];
+          auto const expected = run.fingerprint(of::keys, this_lane, tokens[as_size(e)].number);
           std::byte const* const key = run.pool.element(of::keys, this_lane, page, e % run.pool.page(), 0);
           RC_ASSERT(std::equal(expected.begin(), expected.end(), key));
         }
-        RC_ASSERT(tables[(row + 1) * static_cast<std::size_t>(most) - 1] == -1);
+        RC_ASSERT(tables[(row + 1) * as_size(most) - 1] == -1);
       }
     }
   }
@@ -135,7 +129,7 @@ TEST_SUITE("engines/page_tables") {
     engines::write_slot_mapping(view, {0, 1, 1}, 5, slots);
     for (int i = 0; i < 6; ++i) {
       int const ordinal = 5 + i;
-      CHECK(slots[static_cast<std::size_t>(i)] == pool.table_entry({0, 1, 1}, ordinal / 4) * 4 + ordinal % 4);
+      CHECK(slots[as_size(i)] == pool.table_entry({0, 1, 1}, ordinal / 4) * 4 + ordinal % 4);
     }
     CHECK(error_of([&] { engines::write_slot_mapping(view, {0, 0, 0}, 20, slots); }) ==
           "write_slot_mapping: first = 20, but a lane has room for 24 entries");
@@ -151,11 +145,11 @@ TEST_SUITE("engines/page_tables") {
     auto const kept = run.plan.keep().listed(0);
     CHECK(lost == 16);
     for (int i = 0; i < lost; ++i) {
-      CHECK(std::find(kept.begin(), kept.end(), positions[static_cast<std::size_t>(i)]) == kept.end());
+      CHECK(std::find(kept.begin(), kept.end(), positions[as_size(i)]) == kept.end());
     }
     CHECK(gone > 0);
     for (int i = 0; i < gone; ++i) {
-      for (int const k : kept) CHECK(k / 4 != blocks[static_cast<std::size_t>(i)]);
+      for (int const k : kept) CHECK(k / 4 != blocks[as_size(i)]);
     }
     CHECK(error_of([&] { engines::dropped_positions(run.plan.keep(), run.view, {0, 0, 0}, {}); }) ==
           "dropped_positions: out = 0, but 16 entries are dropped");

@@ -1,13 +1,7 @@
 // The flow that docs/engines.md shows, in a pool laid out as SGLang's.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <kvpolicy/engines/bind.hpp>
-#include <kvpolicy/engines/page_tables.hpp>
-#include <vector>
-
 #include "engines/mock_pools.hpp"
+#include "support/test.hpp"
 
 TEST_SUITE("engines/recipe") {
   TEST_CASE("a request of an engine with slots is shortened by its list") {
@@ -42,7 +36,7 @@ TEST_SUITE("engines/recipe") {
     CHECK(*cache.lanes.count.data == 32);
     CHECK(freed_count[0] == 16);
     for (int i = 0; i < 16; ++i) {
-      CHECK(std::find(req_to_token, req_to_token + 32, freed[static_cast<std::size_t>(i)]) == req_to_token + 32);
+      CHECK(std::find(req_to_token, req_to_token + 32, freed[as_size(i)]) == req_to_token + 32);
     }
     CHECK(pool.position({0, 0, 0}, 31) == 47);
   }

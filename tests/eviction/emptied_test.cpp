@@ -1,11 +1,5 @@
 // A pick by threshold that keeps nothing of a lane.
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <vector>
-
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -14,8 +8,7 @@ using namespace kvpolicy_test;
 TEST_SUITE("core/scores: report") {
   TEST_CASE("a threshold that keeps nothing of a lane is counted, and an empty lane is not") {
     mock_cache cache({.model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .bound = 12});
-    std::vector<int> at(12);
-    std::iota(at.begin(), at.end(), 0);
+    std::vector<int> at = up_to(12);
     for (int i = 0; i < 2; ++i) {  // the second layer is empty
       cache.put(cache.lane_at(i), at);
       for (int e = 0; e < 12; ++e)
@@ -24,8 +17,7 @@ TEST_SUITE("core/scores: report") {
     kv::host_executor exec;
     kv::cache const view = cache.view();
     auto const decided = [&](auto const& policy) {
-      auto state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
+      auto [state, plan] = state_and_plan(exec, policy, view);
       kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
       return plan.report();
     };

@@ -1,11 +1,6 @@
 // Policies are values: printable, comparable, copyable, usable in constant expressions.
 
-#include <doctest/doctest.h>
-
-#include <concepts>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <type_traits>
+#include "support/test.hpp"
 
 namespace kv = kvpolicy;
 

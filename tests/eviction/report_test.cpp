@@ -1,16 +1,7 @@
 // What a report says of decisions that rest on nothing, and of lanes that stay over their budget.
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <string>
-#include <vector>
-
 #include "support/dual_engine.hpp"
-#include "support/error_of.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -27,7 +18,7 @@ struct engine {
         q(2u * 2 * 4 * 4 * 4, 0.5f),
         numbers(8 * 40, -0.5f) {
     for (int i = 0; i < 8; ++i) {
-      std::vector<int> at(static_cast<std::size_t>(count));
+      std::vector<int> at(as_size(count));
       std::iota(at.begin(), at.end(), first);
       cache.put(cache.lane_at(i), at);
     }
@@ -142,8 +133,7 @@ TEST_SUITE("core/observed") {
     kv::eviction const h2o{.score = kv::h2o{}, .budget = kv::per_lane{8}};
     kv::basic_any_policy<kv::host_executor> const policy(h2o);
     kv::host_executor exec;
-    auto held = kv::make_state(exec, policy, of.cache.view());
-    auto plan = kv::make_plan(exec, policy, of.cache.view());
+    auto [held, plan] = state_and_plan(exec, policy, of.cache.view());
     auto const in = of.signals();
     kv::decide(exec, policy, in, held, plan);
     CHECK(plan.report() == counted(8, 8));
@@ -303,7 +293,7 @@ struct admitting {
     if (tells) tell(both.window.lanes, held.window, 1);
   }
   void tell(kv::lanes const& batch, kv::state<kv::host_executor>& to, int entries) {
-    gates.assign(static_cast<std::size_t>(4 * entries), gate);
+    gates.assign(as_size(4 * entries), gate);
     kv::gate const fresh{{.base = reinterpret_cast<std::byte const*>(gates.data()),
                           .layer = 8 * entries,
                           .head = 4 * entries,
@@ -353,8 +343,7 @@ TEST_SUITE("core/observed: admission") {
       admitting now;
       now.gate = 0;
       kv::cache const chunk = now.engine.chunk(10, 0);
-      auto of_fresh = kv::make_state(now.exec, now.policy, chunk);
-      auto decided = kv::make_plan(now.exec, now.policy, chunk);
+      auto [of_fresh, decided] = state_and_plan(now.exec, now.policy, chunk);
       if (tells) now.tell(chunk.lanes, of_fresh, 10);
       kv::decide(now.exec, now.policy, kv::signals{chunk.lanes}, of_fresh, decided);
       CHECK(decided.report() == counted(4, tells ? 0 : 4));
@@ -406,18 +395,15 @@ TEST_SUITE("core/scores: report") {
       kv::cache cache = memory.view();
       kv::eviction const policy{
           .score = kv::knorm{}, .protect = kv::sinks{2}, .budget = kv::per_lane{16}, .pick = kv::lowest_one{}};
-      std::vector<int> table(static_cast<std::size_t>(4 * cache.where.table.head));
+      std::vector<int> table(as_size(4 * cache.where.table.head));
       std::copy_n(cache.where.table.data, table.size(), table.data());
       kv::by_lane<int> const list{table.data(), cache.where.table.sequence, cache.where.table.layer,
                                   cache.where.table.head};
       cache.where.table = {list.data, list.sequence, list.layer, list.head};
       kv::host_executor exec(threads);
-      auto held = kv::make_state(exec, policy, cache);
-      auto plan = kv::make_plan(exec, policy, cache);
+      auto [held, plan] = state_and_plan(exec, policy, cache);
       for (int i = 0; i < 4; ++i) {
-        std::vector<int> at(20);
-        std::iota(at.begin(), at.end(), 0);
-        memory.put(memory.lane_at(i), at);
+        memory.put(memory.lane_at(i), up_to(20));
       }
       for (int count = 20; count > 14; --count) {
         kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, held, plan);

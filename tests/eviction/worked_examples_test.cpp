@@ -1,18 +1,6 @@
 // The published methods on numbers worked out by hand: the whole way through append, observe, decide and apply.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <iterator>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -33,12 +21,6 @@ mock_options one_lane(int head_dim, int query_heads = 1) {
   return {.model = {.layers = 1, .query_heads = query_heads, .kv_heads = 1, .head_dim = head_dim}, .bound = 16};
 }
 
-ordinals zero_to(int n) {
-  ordinals all;
-  for (int i = 0; i < n; ++i) all.push_back(i);
-  return all;
-}
-
 /// SnapKV's example: D = 1, eight keys, and the two rows of its window.
 struct snapkv_example {
   mock_cache cache{one_lane(1)};
@@ -46,7 +28,7 @@ struct snapkv_example {
   kv::host_executor exec;
 
   snapkv_example() {
-    cache.put(only, zero_to(8));
+    cache.put(only, up_to(8));
     double const keys[] = {0, 1, 2, 0, 3, 1, 0, 1};
     for (int e = 0; e < 8; ++e) cache.write(of::keys, only, e, {keys[e]});
     rows.set_position(0, 0, 6);
@@ -58,11 +40,9 @@ struct snapkv_example {
   /// Scores of the six entries before the window, and what a budget of 4 keeps.
   void check(kv::pooling pool, reference::row const& scores, ordinals const& kept) {
     kv::eviction const policy{.score = kv::snapkv{.window = 2, .pool = pool}, .budget = kv::per_lane{4}};
-    auto state = kv::make_state(exec, policy, cache.view());
-    auto plan = kv::make_plan(exec, policy, cache.view());
+    auto [state, plan] = state_and_plan(exec, policy, cache.view());
     kv::signals const in{cache.lanes(), kv::keys_of(cache.view()), kv::queries{rows.view()}};
-    kv::observe(exec, policy, in, state);
-    kv::decide(exec, policy, in, state, plan);
+    observe_and_decide(exec, policy, in, state, plan);
     check_digits(plan.scores(cache.lanes()).row(0), scores, 6);
     CHECK(listed(plan.keep(), 0) == kept);
     CHECK(plan.report() == kv::report{.triggered = 1});
@@ -91,17 +71,16 @@ struct chosen_attention {
     mock_queries rows(cache, kv::codec::f32, tokens, tokens);
     for (int r = 0; r < tokens; ++r) {
       reference::row key(8, 0.0), query(8, 0.0);
-      key[static_cast<std::size_t>(position + r)] = std::sqrt(8.0);
-      reference::row const& given = probabilities[static_cast<std::size_t>(r)];
-      for (std::size_t j = 0; j < given.size(); ++j) query[static_cast<std::size_t>(seen[j])] = std::log(given[j]);
+      key[as_size(position + r)] = std::sqrt(8.0);
+      reference::row const& given = probabilities[as_size(r)];
+      for (std::size_t j = 0; j < given.size(); ++j) query[as_size(seen[j])] = std::log(given[j]);
       cache.write(of::keys, only, cache.count(only) + r, key);
       rows.write(0, 0, 0, r, query);
       rows.set_position(0, r, position + r);
     }
     kv::append(exec, view, state, {.sequence = 0, .tokens = tokens, .position = position});
     kv::signals const in{cache.lanes(), kv::keys_of(view), kv::queries{rows.view()}};
-    kv::observe(exec, policy, in, state);
-    kv::decide(exec, policy, in, state, plan);
+    observe_and_decide(exec, policy, in, state, plan);
   }
   void compact() {
     kv::cache view = cache.view();
@@ -117,11 +96,10 @@ struct chosen_attention {
 TEST_SUITE("eviction/worked_examples") {
   TEST_CASE("StreamingLLM keeps two sinks and a recent window of three, and moves both on") {
     mock_cache cache(one_lane(4));
-    cache.put(only, zero_to(10));
+    cache.put(only, up_to(10));
     kv::host_executor exec;
     auto const policy = kv::policies::streaming_llm({.budget = 5, .sinks = 2});
-    auto state = kv::make_state(exec, policy, cache.view());
-    auto plan = kv::make_plan(exec, policy, cache.view());
+    auto [state, plan] = state_and_plan(exec, policy, cache.view());
     kv::cache view = cache.view();
     kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     CHECK(listed(plan.keep(), 0) == ordinals{0, 1, 7, 8, 9});
@@ -159,7 +137,7 @@ TEST_SUITE("eviction/worked_examples") {
     cache.put(only, {0, 1, 2});
     for (int e = 0; e < 3; ++e) {
       reference::row key(4, 0.0);
-      key[static_cast<std::size_t>(e)] = 1;
+      key[as_size(e)] = 1;
       cache.write(of::keys, only, e, key);
     }
     mock_queries rows(cache, kv::codec::f32, 1, 1);
@@ -188,7 +166,7 @@ TEST_SUITE("eviction/worked_examples") {
     mock_queries rows(cache, kv::codec::f32, 2, 2);
     for (int e = 0; e < 4; ++e) {
       reference::row key(4, 0.0);
-      key[static_cast<std::size_t>(e)] = 2;
+      key[as_size(e)] = 2;
       cache.write(of::keys, only, e, key);
     }
     for (int h = 0; h < 2; ++h) {
@@ -252,8 +230,7 @@ TEST_SUITE("eviction/worked_examples") {
     cache.write(of::keys, only, 2, {1, 0});
     kv::host_executor exec;
     auto const policy = kv::policies::knorm({.budget = 2});
-    auto state = kv::make_state(exec, policy, cache.view());
-    auto plan = kv::make_plan(exec, policy, cache.view());
+    auto [state, plan] = state_and_plan(exec, policy, cache.view());
     kv::decide(exec, policy, kv::signals{cache.lanes(), kv::keys_of(cache.view())}, state, plan);
     check_digits(plan.scores(cache.lanes()).row(0), {-5, 0, -1}, 6);
     CHECK(listed(plan.keep(), 0) == ordinals{1, 2});

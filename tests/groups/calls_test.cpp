@@ -1,12 +1,6 @@
 // The calls for groups of layers: who gets them, and what is refused.
 
-#include <doctest/doctest.h>
-
-#include <numeric>
-#include <vector>
-
-#include "support/error_of.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -64,13 +58,12 @@ TEST_SUITE("groups") {
   TEST_CASE("one policy serves all groups, in the slots of a batch") {
     mixed_model model;
     auto const policy = kv::policies::knorm({.budget = 4});
-    auto states = kv::make_state(model.exec, policy, model.groups);
-    auto plans = kv::make_plan(model.exec, policy, model.groups, kv::at_once{.sequences = 1});
+    auto [states, plans] = state_and_plan(model.exec, policy, model.groups, kv::at_once{.sequences = 1});
     int const list[] = {1};
     kv::layer_groups active = kv::only(model.groups, {.slots = list, .size = 1});
     kv::append(model.exec, active, states, {.sequence = 0, .tokens = 9, .position = 0});
     auto const signals_of = [&](int g) {
-      kv::cache const& in = active.groups[static_cast<std::size_t>(g)].entries;
+      kv::cache const& in = active.groups[as_size(g)].entries;
       return kv::signals{in.lanes, kv::keys_of(in)};
     };
     kv::observe(model.exec, policy, active, signals_of, states);
@@ -116,11 +109,10 @@ TEST_SUITE("groups") {
     mixed_model model;
     auto const knorm = kv::policies::knorm({.budget = 4});
     kv::by_group const one_left(knorm, kv::no_policy{});
-    auto states = kv::make_state(model.exec, knorm, model.groups);
-    auto plans = kv::make_plan(model.exec, knorm, model.groups, kv::compact{});
+    auto [states, plans] = state_and_plan(model.exec, knorm, model.groups, kv::compact{});
     auto some = kv::make_state(model.exec, one_left, model.groups);
     auto const signals_of = [&](int g) {
-      kv::cache const& in = model.groups.groups[static_cast<std::size_t>(g)].entries;
+      kv::cache const& in = model.groups.groups[as_size(g)].entries;
       return kv::signals{in.lanes, kv::keys_of(in)};
     };
     CHECK(error_of([&] { kv::decide(model.exec, knorm, model.groups, signals_of, some, plans); }) ==

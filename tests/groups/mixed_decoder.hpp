@@ -1,13 +1,6 @@
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <functional>
-#include <limits>
-#include <vector>
-
-#include "support/dice.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -47,12 +40,12 @@ class mixed_decoder {
   /// The logits of the next token.
   row forward(int token, int position) {
     row x(hidden);
-    for (int i = 0; i < hidden; ++i) x[at(i)] = weight(1000, token, i);
+    for (int i = 0; i < hidden; ++i) x[as_size(i)] = weight(1000, token, i);
     for (int l = 0; l < static_cast<int>(layers_.size()); ++l) add_attention(l, position, x);
     row logits;
     for (int t = 0; t < vocabulary; ++t) {
       Real sum = 0;
-      for (int i = 0; i < hidden; ++i) sum += x[at(i)] * weight(1001, t, i);
+      for (int i = 0; i < hidden; ++i) sum += x[as_size(i)] * weight(1001, t, i);
       logits.push_back(sum);
     }
     return logits;
@@ -61,7 +54,6 @@ class mixed_decoder {
   [[nodiscard]] static Real sink_of(int layer, int query_head) { return weight(900 + layer, query_head, 0); }
 
  private:
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   /// The same number in both precisions.
   static Real weight(int matrix, int i, int j) {
     return static_cast<Real>(
@@ -82,8 +74,8 @@ class mixed_decoder {
       double const angle = position * std::pow(100.0, -2.0 * i / rope_dim);
       auto const c = static_cast<Real>(std::cos(angle));
       auto const s = static_cast<Real>(std::sin(angle));
-      Real& a = x[at(first + i)];
-      Real& b = x[at(first + rope_dim / 2 + i)];
+      Real& a = x[as_size(first + i)];
+      Real& b = x[as_size(first + rope_dim / 2 + i)];
       Real const was = a;
       a = was * c - b * s;
       b = was * s + b * c;
@@ -91,7 +83,7 @@ class mixed_decoder {
   }
 
   void add_attention(int l, int position, row& x) {
-    mixed_layer const& layer = layers_[at(l)];
+    mixed_layer const& layer = layers_[as_size(l)];
     int const owner = layer.reads >= 0 ? layer.reads : l;
     for (int head = 0; layer.reads < 0 && head < layer.kv_heads; ++head) {
       row key = product(10 * l + 1 + 100 * head, x, layer.head_dim);
@@ -109,7 +101,7 @@ class mixed_decoder {
       all.insert(all.end(), one.begin(), one.end());
     }
     row const out = product(10 * l + 4, all, hidden);
-    for (int i = 0; i < hidden; ++i) x[at(i)] += out[at(i)];
+    for (int i = 0; i < hidden; ++i) x[as_size(i)] += out[as_size(i)];
   }
 
   static row attend(mixed_layer const& layer, int l, int query_head, row const& query,
@@ -126,11 +118,11 @@ class mixed_decoder {
       highest = std::max(highest, sum);
     }
     Real all = layer.sinks ? std::exp(sink_of(l, query_head) - highest) : Real{0};
-    row out(at(layer.value_dim));
+    row out(as_size(layer.value_dim));
     for (std::size_t e = 0; e < seen.size(); ++e) {
       Real const p = std::exp(logits[e] - highest);
       all += p;
-      for (int d = 0; d < layer.value_dim; ++d) out[at(d)] += p * seen[e].value[d];
+      for (int d = 0; d < layer.value_dim; ++d) out[as_size(d)] += p * seen[e].value[d];
     }
     for (Real& each : out) each /= all;
     return out;

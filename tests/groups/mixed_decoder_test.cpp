@@ -3,19 +3,11 @@
 
 #include "groups/mixed_decoder.hpp"
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <map>
-#include <numeric>
-#include <tuple>
-#include <vector>
+#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
 
 constexpr int capacity = 64;
 
@@ -40,10 +32,10 @@ struct group_memory {
               .head_dim = like.head_dim,
               .value_dim = like.value_dim},
         lanes(count * like.kv_heads),
-        k(static_cast<std::size_t>(lanes * capacity * like.head_dim)),
-        v(static_cast<std::size_t>(lanes * capacity * like.value_dim)),
-        counts(static_cast<std::size_t>(lanes)),
-        positions(static_cast<std::size_t>(lanes * capacity)),
+        k(as_size(lanes * capacity * like.head_dim)),
+        v(as_size(lanes * capacity * like.value_dim)),
+        counts(as_size(lanes)),
+        positions(as_size(lanes * capacity)),
         slots(positions.size()),
         hidden(positions.size()) {
     for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int>(i) % capacity;
@@ -89,9 +81,7 @@ struct group_memory {
                       .units = capacity};
     return made;
   }
-  [[nodiscard]] std::size_t lane(int layer, int head) const {
-    return static_cast<std::size_t>(layer * model.kv_heads + head);
-  }
+  [[nodiscard]] std::size_t lane(int layer, int head) const { return as_size(layer * model.kv_heads + head); }
 
   mixed_layer of;
   kv::shape model;
@@ -111,15 +101,13 @@ double largest_difference(Policies const& policies, bool masked) {
   std::vector<group_memory> memory;
   kv::layer_groups model{.layers = 7, .shared = {{.layer = 3, .owner = 2}}};
   for (std::size_t g = 0; g < members.size(); ++g) {
-    memory.emplace_back(shape[static_cast<std::size_t>(members[g][0])], static_cast<int>(members[g].size()));
-    for (int h = 0; h < 4; ++h)
-      memory.back().sinks[static_cast<std::size_t>(h)] = mixed_decoder<float>::sink_of(members[g][0], h);
+    memory.emplace_back(shape[as_size(members[g][0])], static_cast<int>(members[g].size()));
+    for (int h = 0; h < 4; ++h) memory.back().sinks[as_size(h)] = mixed_decoder<float>::sink_of(members[g][0], h);
   }
   for (std::size_t g = 0; g < members.size(); ++g)
     model.groups.push_back({names[g], memory[g].view(masked), members[g]});
   kv::host_executor exec;
-  auto states = kv::make_state(exec, policies, model);
-  auto plans = kv::make_plan(exec, policies, model);
+  auto [states, plans] = state_and_plan(exec, policies, model);
   CHECK_FALSE(states.of[1].has_value());
 
   std::map<std::tuple<int, int, int>, std::vector<float>> queries;  // of this forward, by layer, head, position
@@ -127,7 +115,7 @@ double largest_difference(Policies const& policies, bool masked) {
   tested.write = [&](int layer, int head, int position, std::vector<float> const& key,
                      std::vector<float> const& value) {
     auto const [g, l] = model.find(layer);
-    group_memory& of = memory[static_cast<std::size_t>(g)];
+    group_memory& of = memory[as_size(g)];
     kv::lane const one{0, l, head};
     int ordinal = of.of.window > 0 ? position % of.of.window : 0;
     if (of.of.window == 0) {
@@ -135,17 +123,17 @@ double largest_difference(Policies const& policies, bool masked) {
       ordinal = static_cast<int>(std::find(all, all + capacity, position) - all);
     }
     if (masked && of.of.window == 0) {  // the engine gives a new token the next slot of the pool
-      of.slots[of.lane(l, head) * capacity + static_cast<std::size_t>(ordinal)] = position;
+      of.slots[of.lane(l, head) * capacity + as_size(ordinal)] = position;
     }
-    kv::cache const& in = model.groups[static_cast<std::size_t>(g)].entries;
+    kv::cache const& in = model.groups[as_size(g)].entries;
     auto const place = in.where.at(one, ordinal);
     std::copy(key.begin(), key.end(), reinterpret_cast<float*>(in.k.row(l, place, head)));
     if (!of.of.latent) std::copy(value.begin(), value.end(), reinterpret_cast<float*>(in.v.row(l, place, head)));
   };
   tested.read = [&](int layer, int head, int position) {
     auto const [g, l] = model.find(layer);
-    group_memory& of = memory[static_cast<std::size_t>(g)];
-    kv::cache const& in = model.groups[static_cast<std::size_t>(g)].entries;
+    group_memory& of = memory[as_size(g)];
+    kv::cache const& in = model.groups[as_size(g)].entries;
     std::vector<mixed_decoder<float>::seen_entry> seen;
     auto const show = [&](kv::place place) {
       auto const* const key = reinterpret_cast<float const*>(in.k.row(l, place, head));
@@ -157,7 +145,7 @@ double largest_difference(Policies const& policies, bool masked) {
         show(in.where.at(one, p % of.of.window));
     } else if (masked) {  // all slots that were written, but for those that the mask hides
       for (int slot = 0; slot <= position; ++slot) {
-        if (of.hidden[of.lane(l, head) * capacity + static_cast<std::size_t>(slot)] == 0) show({slot, 0});
+        if (of.hidden[of.lane(l, head) * capacity + as_size(slot)] == 0) show({slot, 0});
       }
     } else {
       for (int e = 0; e < of.counts[of.lane(l, head)]; ++e) {
@@ -177,7 +165,7 @@ double largest_difference(Policies const& policies, bool masked) {
                         std::vector<double> const& value) { kept[{layer, head, position}] = {key, value}; };
   reference.read = [&](int layer, int head, int position) {
     auto const [g, l] = model.find(layer);
-    group_memory const& of = memory[static_cast<std::size_t>(g)];
+    group_memory const& of = memory[as_size(g)];
     std::vector<mixed_decoder<double>::seen_entry> seen;
     for (int p = 0; p <= position; ++p) {
       std::size_t const lane = of.lane(l, head);
@@ -196,7 +184,7 @@ double largest_difference(Policies const& policies, bool masked) {
     reference_queries[{layer, head, position}] = query;
   };
   auto const attention = [&](int layer, int head, int position, std::vector<int> const& held) {
-    mixed_layer const& like = shape[static_cast<std::size_t>(layer)];
+    mixed_layer const& like = shape[as_size(layer)];
     double total = like.sinks ? std::exp(mixed_decoder<double>::sink_of(layer, head)) : 0;
     std::vector<double> made;
     for (int const p : held) {
@@ -218,19 +206,19 @@ double largest_difference(Policies const& policies, bool masked) {
   };
   auto const top = [](std::vector<int> const& held, std::vector<double> const& scores, int recent, int budget) {
     if (static_cast<int>(held.size()) <= budget) return held;
-    std::vector<std::size_t> order(held.size() - static_cast<std::size_t>(recent));
+    std::vector<std::size_t> order(held.size() - as_size(recent));
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::sort(order.begin(), order.end(),
               [&](std::size_t a, std::size_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
     std::vector<int> chosen(held.end() - recent, held.end());
-    for (int i = 0; i < budget - recent; ++i) chosen.push_back(held[order[static_cast<std::size_t>(i)]]);
+    for (int i = 0; i < budget - recent; ++i) chosen.push_back(held[order[as_size(i)]]);
     std::sort(chosen.begin(), chosen.end());
     return chosen;
   };
   std::map<std::tuple<std::size_t, int, int, int>, double> mass;  // of group, layer, head and position
   auto const expected_of = [&](std::size_t g, int l, int head, int position, int tokens) {
-    int const layer = members[g][static_cast<std::size_t>(l)];
-    int const group = 4 / shape[static_cast<std::size_t>(layer)].kv_heads;
+    int const layer = members[g][as_size(l)];
+    int const group = 4 / shape[as_size(layer)].kv_heads;
     std::vector<int> const held = held_by(g, l, head);
     std::vector<double> scores(held.size());
     if (g == 2) {  // TOVA: the last row, mean over the query heads of the layer
@@ -269,10 +257,10 @@ double largest_difference(Policies const& policies, bool masked) {
     for (int t = 0; t < tokens; ++t) rows.push_back(position + t);
     std::vector<std::vector<float>> tensors(members.size());
     auto const signals_of = [&](int g) {
-      group_memory const& of = memory[static_cast<std::size_t>(g)];
-      std::vector<float>& data = tensors[static_cast<std::size_t>(g)];
+      group_memory const& of = memory[as_size(g)];
+      std::vector<float>& data = tensors[as_size(g)];
       data.clear();
-      for (int const layer : members[static_cast<std::size_t>(g)]) {
+      for (int const layer : members[as_size(g)]) {
         for (int t = 0; t < tokens; ++t) {
           for (int h = 0; h < 4; ++h) {
             auto const& query = queries[{layer, h, position + t}];
@@ -280,7 +268,7 @@ double largest_difference(Policies const& policies, bool masked) {
           }
         }
       }
-      kv::cache const& in = model.groups[static_cast<std::size_t>(g)].entries;
+      kv::cache const& in = model.groups[as_size(g)].entries;
       return kv::signals{in.lanes, kv::keys_of(in), kv::values_of(in),
                          kv::queries_of(data.data(), of.model, tokens, rows.data())};
     };
@@ -295,7 +283,7 @@ double largest_difference(Policies const& policies, bool masked) {
     kv::observe(exec, policies, model, signals_of, states);
     kv::decide(exec, policies, model, signals_of, states, plans);
     if (masked) {
-      kv::apply(exec, [&](int g) { return memory[static_cast<std::size_t>(g)].mask(); }, plans, model, states);
+      kv::apply(exec, [&](int g) { return memory[as_size(g)].mask(); }, plans, model, states);
     } else {
       kv::apply(exec, [](int) { return kv::compact{}; }, plans, model, states);
     }

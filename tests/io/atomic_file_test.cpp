@@ -1,21 +1,16 @@
 // Files that take the place of others: whole or not at all, and never of what is no regular file.
 
-#include <doctest/doctest.h>
 #include <sys/stat.h>
 
 #include <kvpolicy/io/atomic_file.hpp>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <vector>
 
 #include "io/bad_headers.hpp"
 #include "io/small_disk.hpp"
 #include "io/temporary_folder.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 namespace fs = std::filesystem;
 using namespace kvpolicy_test;
 

@@ -1,15 +1,10 @@
 // Files of tensors whose headers lie: what every reader of them refuses, and by which line.
 #pragma once
 
-#include <doctest/doctest.h>
-
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/core/contract/error.hpp>
-#include <string>
 #include <system_error>
 
 #include "io/temporary_folder.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 

@@ -1,27 +1,14 @@
 // Files of gates: what is written is what the verbs see, a file that does not fit is refused by name, and PyTorch's
 // gates of the same weights are ours.
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <filesystem>
-#include <functional>
 #include <kvpolicy/io/gate_files.hpp>
 #include <kvpolicy/io/write_safetensors.hpp>
-#include <kvpolicy/ops/host/retention_gates.hpp>
-#include <kvpolicy/ops/host/write_gates.hpp>
-#include <limits>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "io/temporary_folder.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// The tensors of a gate, to be bent before they are written.

@@ -1,20 +1,13 @@
 // A residual head's file: what is written is what the policy sees, and a file that does not fit is refused by name.
 
-#include <doctest/doctest.h>
-
-#include <functional>
 #include <kvpolicy/io/residual_file.hpp>
 #include <kvpolicy/io/write_safetensors.hpp>
-#include <limits>
-#include <string>
-#include <vector>
 
 #include "io/temporary_folder.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// The tensors of a head, to be bent before they are written.

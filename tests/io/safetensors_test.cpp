@@ -1,22 +1,17 @@
 // Files of tensors: what is written reads back, and every lie of a header is refused by its line.
 
-#include <doctest/doctest.h>
 #include <sys/stat.h>
 
-#include <bit>
-#include <cstring>
 #include <kvpolicy/io/safetensors.hpp>
 #include <kvpolicy/io/write_safetensors.hpp>
-#include <string>
-#include <vector>
 
 #include "io/bad_headers.hpp"
 #include "io/small_disk.hpp"
 #include "io/temporary_folder.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 }  // namespace

@@ -2,10 +2,7 @@
 
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <string>
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 

@@ -1,19 +1,11 @@
 // The law of batches for a policy with an admission, an eviction and a selection: a request is served as if alone.
 
-#include <doctest/doctest.h>
-
-#include <map>
-#include <vector>
-
-#include "support/dice.hpp"
 #include "support/dual_engine.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 auto wg_kv_and_quest() {
   return kv::cache_policy{
@@ -81,8 +73,8 @@ class admitting_engine {
     kv::shape const& model = how_.model;
     auto const sequences = batch.size();
     constexpr int most = 3;
-    std::vector<float> gates(sequences * size(model.layers * model.kv_heads * most));
-    std::vector<float> rows(sequences * size(model.layers * model.query_heads * model.head_dim));
+    std::vector<float> gates(sequences * as_size(model.layers * model.kv_heads * most));
+    std::vector<float> rows(sequences * as_size(model.layers * model.query_heads * model.head_dim));
     std::vector<int> positions(sequences);
     for (std::size_t s = 0; s < sequences; ++s) {
       request const& one = *batch[s];
@@ -99,13 +91,13 @@ class admitting_engine {
               for (int d = 0; d < 4; ++d)
                 row[d] = number_of(one.seed, plane == &active.window.k ? 1 : 2, layer, head, at, d);
             }
-            gates[((size(layer) * sequences + s) * size(model.kv_heads) + size(head)) * most + size(t)] =
+            gates[((as_size(layer) * sequences + s) * as_size(model.kv_heads) + as_size(head)) * most + as_size(t)] =
                 std::abs(number_of(one.seed, 3, layer, head, at, 0));
           }
         }
         for (int head = 0; head < model.query_heads; ++head) {
           for (int d = 0; d < 4; ++d) {
-            rows[((size(layer) * sequences + s) * size(model.query_heads) + size(head)) * 4 + size(d)] =
+            rows[((as_size(layer) * sequences + s) * as_size(model.query_heads) + as_size(head)) * 4 + as_size(d)] =
                 number_of(one.seed, 4, layer, head, positions[s], d);
           }
         }
@@ -121,8 +113,7 @@ class admitting_engine {
 
   [[nodiscard]] image image_of(int sequence, kv::dual_cache const& active) {
     image made;
-    for (int i = 0; i < active.window.lanes.size(); ++i) {
-      kv::lane const one = active.window.lanes.at(i);
+    for (kv::lane const one : lanes_of(active.window.lanes)) {
       if (one.sequence != sequence) continue;
       for (kv::cache const* part : {&active.window, &active.pages.entries}) {
         int const count = *part->lanes.count.row(one);
@@ -184,7 +175,7 @@ TEST_SUITE("batch invariance") {
           request made{.seed = of, .slot = 0};
           for (int i = 0; i < 10; ++i) images.push_back(one.step({&made}, {chunk_of(of, i)}).front());
         }
-        return images[size(number)];
+        return images[as_size(number)];
       };
       std::vector<request> requests;
       std::vector<int> done(64);
@@ -228,9 +219,9 @@ TEST_SUITE("batch invariance") {
         std::vector<int> tokens;
         std::vector<int> which;
         for (int const i : random.permutation(static_cast<int>(requests.size()))) {
-          if (requests[size(i)].slot < 0 || random.chance(25)) continue;
-          batch.push_back(&requests[size(i)]);
-          tokens.push_back(chunk_of(requests[size(i)].seed, steps[i]));
+          if (requests[as_size(i)].slot < 0 || random.chance(25)) continue;
+          batch.push_back(&requests[as_size(i)]);
+          tokens.push_back(chunk_of(requests[as_size(i)].seed, steps[i]));
           which.push_back(i);
         }
         if (batch.empty()) continue;

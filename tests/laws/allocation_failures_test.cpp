@@ -1,18 +1,9 @@
 // The n-th allocation fails, for every n: nothing that an engine or a caller can see has changed, and the next try
 // works. Calls that decide, move and count allocate only for the text of an error, so that is where theirs fails.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-
 #include "laws/refusal.hpp"
-#include "support/allocation_counter.hpp"
 #include "support/dual_engine.hpp"
+#include "support/test.hpp"
 
 namespace allocation_failures_test {
 

@@ -1,19 +1,8 @@
 // After make_plan and make_state nothing allocates while lanes grow to their bound; and an allocation that fails there
 // leaves everything as it was.
 
-#include <doctest/doctest.h>
-
-#include <concepts>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <memory>
-#include <vector>
-
 #include "laws/subjects.hpp"
-#include "support/allocation_counter.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -42,8 +31,7 @@ long allocations_of_history(int budget, int threads, int steps) {
   mock_cache cache(growing_shape());
   auto const policy = policy_with<Scorer>(budget);
   kv::host_executor exec(threads);
-  auto state = kv::make_state(exec, policy, cache.view());
-  auto plan = kv::make_plan(exec, policy, cache.view());
+  auto [state, plan] = state_and_plan(exec, policy, cache.view());
   mock_queries row(cache, kv::codec::f16, 1, 1);
   fill_current(row, cache, content::smooth);
   kv::cache view = cache.view();
@@ -57,8 +45,7 @@ long allocations_of_history(int budget, int threads, int steps) {
         kv::truncate(exec, view, state, s, p + 1);
         kv::commit(exec, view, s, 1);
       }
-      kv::observe(exec, policy, in, state);
-      kv::decide(exec, policy, in, state, plan);
+      observe_and_decide(exec, policy, in, state, plan);
       kv::apply(exec, kv::compact{}, plan, view, state);
     });
   }
@@ -86,8 +73,7 @@ TEST_SUITE("laws/allocation") {
 
   TEST_CASE_TEMPLATE_DEFINE("an allocation that fails in make_state or make_plan changes nothing", Scorer,
                             failure_law) {
-    mock_cache cache(suited<Scorer>(growing_shape()));
-    fill(cache, false);
+    filled_cache cache(suited<Scorer>(growing_shape()), false);
     auto const policy = policy_with<Scorer>(7);
     kv::host_executor exec(2);
     auto const before = cache.save();

@@ -1,14 +1,9 @@
 // An applier that carries out the decision about a part of a batch does in its lanes what it does for the whole, and
 // changes no row, list, map, list of freed slots or number of others.
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
 #include "laws/worlds.hpp"
 #include "layout/slot_cache.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace applied_parts_test {
 
@@ -97,7 +92,7 @@ void law(std::string const& name, int page, bool takes_layers, How const& how) {
     std::int64_t kept = 0;
     for (int i = 0; i < some.cache.lane_count(); ++i) {
       kv::lane const one = some.cache.lane_at(i);
-      auto const at = static_cast<std::size_t>(i);
+      auto const at = as_size(i);
       CHECK(after[at] == (is_in(part, one) ? expected[at] : before[at]));
       kept += is_in(part, one) ? 6 : 0;
     }

@@ -1,22 +1,8 @@
 // What every applier promises, whatever it does to memory: one line in `every_applier` instantiates all of it.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <concepts>
-#include <cstddef>
-#include <filesystem>
-#include <kvpolicy/kvpolicy.hpp>
-#include <set>
-#include <string>
-#include <tuple>
-#include <vector>
-
 #include "layout/slot_cache.hpp"
-#include "support/allocation_counter.hpp"
 #include "support/beside.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -49,7 +35,7 @@ struct bench {
         policy{.score = {.decides = shape.by_lane ? kv::granularity::lane : kv::granularity::sequence}, .protect = {1}},
         plan(kv::make_plan(exec, policy, view)),
         columns(kv::make_state(exec, policy, view)),
-        hidden(static_cast<std::size_t>(cache.rows * cache.units), std::byte{1}) {
+        hidden(as_size(cache.rows * cache.units), std::byte{1}) {
     keep_beside(columns, kv::record_attention_mass{});
     int const tokens = cache.random.between(1, shape.bound - 2);
     for (int s = 0; s < shape.sequences; ++s) {
@@ -179,12 +165,12 @@ TEST_SUITE("laws/appliers") {
       (void)now.apply();
       for (int i = 0; i < now.cache.lane_count(); ++i) {
         kv::lane const this_lane = now.cache.lane_at(i);
-        RC_ASSERT(now.cache.in_flight[static_cast<std::size_t>(this_lane.sequence)] == 2);
+        RC_ASSERT(now.cache.in_flight[as_size(this_lane.sequence)] == 2);
         for (int d = 1; d <= 2; ++d) {
           int const e = now.cache.held(this_lane) - d;
           int const number = held - d;
           bool const turned = std::same_as<Layout, kv::compact_rerotated>;
-          RC_ASSERT(now.cache.positions(this_lane)[static_cast<std::size_t>(e)] == (turned ? e : number));
+          RC_ASSERT(now.cache.positions(this_lane)[as_size(e)] == (turned ? e : number));
           RC_ASSERT(now.mass(i)[e] == static_cast<float>(10 * i + number));
           kv::place const at = now.view.where.at(this_lane, e);
           RC_ASSERT(now.cache.read(false, this_lane, static_cast<int>(at.unit), at.token) ==

@@ -1,11 +1,7 @@
 #pragma once
 
-#include <doctest/doctest.h>
-
-#include <map>
-#include <string>
-
 #include "laws/served_requests.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -140,21 +136,21 @@ class random_schedule {
     std::vector<request*> those;
     std::vector<int> padded;
     for (int const i : random_.permutation(static_cast<int>(requests_.size()))) {
-      request& one = requests_[static_cast<std::size_t>(i)];
+      request& one = requests_[as_size(i)];
       if (one.slot < 0) continue;
       if (random_.chance(30)) {
         if (one.chunk > 0 && random_.chance(50)) padded.push_back(one.slot);
         continue;
       }
-      batch.push_back({one.slot, &one.script, one.position, one.script.chunks[static_cast<std::size_t>(one.chunk)]});
+      batch.push_back({one.slot, &one.script, one.position, one.script.chunks[as_size(one.chunk)]});
       those.push_back(&one);
     }
     if (batch.empty()) return;
     engine_->forward(batch, padded);
     for (request* one : those) {
-      one->position += one->script.chunks[static_cast<std::size_t>(one->chunk)];
+      one->position += one->script.chunks[as_size(one->chunk)];
       INFO("slot " << one->slot << " after chunk " << one->chunk << " of " << kv::to_string(policy_));
-      CHECK(engine_->image(one->slot) == one->alone[static_cast<std::size_t>(one->chunk)]);
+      CHECK(engine_->image(one->slot) == one->alone[as_size(one->chunk)]);
       ++one->chunk;
     }
     for (std::size_t i = 0; i < requests_.size();) {

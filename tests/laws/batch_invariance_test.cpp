@@ -1,9 +1,6 @@
 #include "laws/batch_invariance.hpp"
 
-#include <cstdlib>
-
-#include "support/rounds.hpp"
-#include "support/sanitized.hpp"
+#include "support/test.hpp"
 
 namespace {
 

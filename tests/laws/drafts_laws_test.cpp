@@ -1,24 +1,11 @@
 // Drafts in flight are not observed: whatever a forward shows of them, a state is as if they had not been there, until
 // they are committed and shown again.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/rounds.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr kv::shape model{.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 4};
 constexpr int slots = 3, bound = 20, prompt = 6;
@@ -37,28 +24,29 @@ struct forward {
     int const sequences = batch.sequence_end();
     rows = *std::max_element(tokens.begin(), tokens.end());
     valid = tokens;
-    position.assign(at(sequences * rows), -1);
-    query.assign(at(model.layers * sequences * rows * model.query_heads * model.head_dim), 0);
-    number.assign(at(model.layers * sequences * model.kv_heads * rows), 0);
-    probability.assign(at(model.layers * sequences * model.query_heads * rows * bound), 0);
+    position.assign(as_size(sequences * rows), -1);
+    query.assign(as_size(model.layers * sequences * rows * model.query_heads * model.head_dim), 0);
+    number.assign(as_size(model.layers * sequences * model.kv_heads * rows), 0);
+    probability.assign(as_size(model.layers * sequences * model.query_heads * rows * bound), 0);
     for (int s = batch.sequence_begin; s < sequences; ++s) {
       int const slot = kv::slot_of(batch.slots, s);
-      for (int r = 0; r < tokens[at(s)]; ++r) {
-        int const p = first[at(s)] + r;
-        position[at(s * rows + r)] = p;
+      for (int r = 0; r < tokens[as_size(s)]; ++r) {
+        int const p = first[as_size(s)] + r;
+        position[as_size(s * rows + r)] = p;
         for (int l = 0; l < model.layers; ++l) {
           for (int h = 0; h < model.query_heads; ++h) {
             for (int c = 0; c < model.head_dim; ++c) {
-              query[at((((l * sequences + s) * rows + r) * model.query_heads + h) * model.head_dim + c)] =
+              query[as_size((((l * sequences + s) * rows + r) * model.query_heads + h) * model.head_dim + c)] =
                   number_of(slot, l, h, p, c);
             }
             for (int e = 0; e <= p; ++e) {
-              probability[at((((l * sequences + s) * model.query_heads + h) * rows + r) * bound + e)] =
+              probability[as_size((((l * sequences + s) * model.query_heads + h) * rows + r) * bound + e)] =
                   std::abs(number_of(slot, l, h, p, e)) / 20;
             }
           }
           for (int h = 0; h < model.kv_heads; ++h) {
-            number[at(((l * sequences + s) * model.kv_heads + h) * rows + r)] = -std::abs(number_of(slot, l, h, p, 9));
+            number[as_size(((l * sequences + s) * model.kv_heads + h) * rows + r)] =
+                -std::abs(number_of(slot, l, h, p, 9));
           }
         }
       }
@@ -87,12 +75,12 @@ template <class Executor, class Policy, bool Probabilities>
 class served {
  public:
   served(Policy const& policy, part of, bool positions) : policy_(policy), positions_(positions) {
-    for (int i = 0; i < all_.lanes.size(); ++i) {
-      kv::lane const one = all_.lanes.at(i);
+    for (kv::lane const one : lanes_of(all_.lanes)) {
       for (int e = 0; e < bound; ++e) {
         for (int c = 0; c < model.head_dim; ++c) {
-          keys_[at((((one.layer * slots + one.sequence) * bound + e) * model.kv_heads + one.head) * model.head_dim +
-                   c)] = number_of(one.sequence, one.layer, one.head, e, c + 20);
+          keys_[as_size(
+              (((one.layer * slots + one.sequence) * bound + e) * model.kv_heads + one.head) * model.head_dim + c)] =
+              number_of(one.sequence, one.layer, one.head, e, c + 20);
         }
       }
     }
@@ -105,7 +93,7 @@ class served {
     observed_ = view_.lanes;
     if (of == part::sequences) observed_ = all_.lanes.sequences_only(1, slots);
     if (of == part::layers) observed_ = all_.lanes.layers_only(1, 2);
-    length_.assign(at(view_.lanes.sequence_end()), prompt);
+    length_.assign(as_size(view_.lanes.sequence_end()), prompt);
   }
 
   /// A forward of new tokens of each sequence of the view. It shows the tokens that are certain, and drafts.
@@ -113,19 +101,19 @@ class served {
     std::vector<int> const first = length_;
     std::vector<int> tokens(length_.size());
     for (int s = observed_.sequence_begin; s < observed_.sequence_end(); ++s) {
-      append(s, certain[at(s)], false);
-      append(s, drafts[at(s)], true);
-      tokens[at(s)] = certain[at(s)] + drafts[at(s)];
+      append(s, certain[as_size(s)], false);
+      append(s, drafts[as_size(s)], true);
+      tokens[as_size(s)] = certain[as_size(s)] + drafts[as_size(s)];
     }
     observe(observed_, first, tokens);
   }
   /// Keeps some drafts of each sequence.
   void settle(std::vector<int> const& drafts, std::vector<int> const& accepted) {
     for (int s = observed_.sequence_begin; s < observed_.sequence_end(); ++s) {
-      if (drafts[at(s)] == 0) continue;
-      length_[at(s)] -= drafts[at(s)] - accepted[at(s)];
-      kv::truncate(exec_, view_, state_, s, length_[at(s)]);
-      kv::commit(exec_, view_, s, accepted[at(s)]);
+      if (drafts[as_size(s)] == 0) continue;
+      length_[as_size(s)] -= drafts[as_size(s)] - accepted[as_size(s)];
+      kv::truncate(exec_, view_, state_, s, length_[as_size(s)]);
+      kv::commit(exec_, view_, s, accepted[as_size(s)]);
     }
   }
   /// Shows the last tokens of each sequence.
@@ -139,8 +127,7 @@ class served {
   [[nodiscard]] std::vector<std::byte> recorded() {
     std::vector<std::byte> bytes;
     for (kv::recorded_column const& each : state_.columns()) {
-      for (int i = 0; i < all_.lanes.size(); ++i) {
-        kv::lane const one = all_.lanes.at(i);
+      for (kv::lane const one : lanes_of(all_.lanes)) {
         auto const* const row = each.rows.row(one);
         std::int64_t const entries = std::int64_t{all_.lanes.committed(one)} * each.about.bytes;
         bytes.insert(bytes.end(), row,
@@ -154,8 +141,8 @@ class served {
   void append(int sequence, int tokens, bool drafts) {
     if (tokens == 0) return;
     kv::append(exec_, view_, state_,
-               {.sequence = sequence, .tokens = tokens, .position = length_[at(sequence)], .in_flight = drafts});
-    length_[at(sequence)] += tokens;
+               {.sequence = sequence, .tokens = tokens, .position = length_[as_size(sequence)], .in_flight = drafts});
+    length_[as_size(sequence)] += tokens;
   }
   void observe(kv::lanes const& batch, std::vector<int> const& first, std::vector<int> const& tokens) {
     forward const now(batch, first, tokens, positions_);

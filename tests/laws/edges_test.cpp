@@ -1,16 +1,8 @@
 // The edges of a request's life: columns that slid, slots that are free or not, what is left of an earlier request, and
 // objects that were moved from.
 
-#include <doctest/doctest.h>
-
-#include <cstring>
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "laws/more_worlds.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace edges_test {
 
@@ -20,7 +12,7 @@ using namespace kvpolicy_test;
 std::vector<byte_image> slots_of(world& now) {
   std::vector<byte_image> made(world::slots);
   now.for_each_lane([&](world::piece const& each, kv::lane one) {
-    add_lane(made[static_cast<std::size_t>(one.sequence)], *each.all, *each.state, one);
+    add_lane(made[as_size(one.sequence)], *each.all, *each.state, one);
   });
   return made;
 }
@@ -303,8 +295,7 @@ TEST_SUITE("laws/edges") {
     mock_cache mock(cache_world::cell_type::shape_of(false, 2, 2, 0));
     kv::cache all = mock.view();
     kv::any_policy policy = kv::parse("h2o | budget(8)");
-    auto state = kv::make_state(exec, policy, all);
-    auto plan = kv::make_plan(exec, policy, all);
+    auto [state, plan] = state_and_plan(exec, policy, all);
     kv::any_policy const taken = std::move(policy);
     refuses("make_state", [&] { static_cast<void>(kv::make_state(exec, policy, all)); });
     refuses("make_plan", [&] { static_cast<void>(kv::make_plan(exec, policy, all)); });

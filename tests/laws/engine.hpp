@@ -1,24 +1,10 @@
 #pragma once
 
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <kvpolicy/kvpolicy.hpp>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
 #include "laws/subjects.hpp"
 #include "reference/attention.hpp"
 #include "reference/cache_model.hpp"
 #include "reference/methods.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -34,17 +20,16 @@ class engine {
         exec_(threads),
         state_(kv::make_state(exec_, policy, cache.view())),
         plan_(kv::make_plan(exec_, policy, cache.view())),
-        lanes_(static_cast<std::size_t>(cache.lane_count()),
-               reference::lane_model(static_cast<std::size_t>(cache.value_dim()))),
-        rings_(static_cast<std::size_t>(shape.sequences)),
-        next_(static_cast<std::size_t>(shape.sequences), 0) {}
+        lanes_(as_size(cache.lane_count()), reference::lane_model(as_size(cache.value_dim()))),
+        rings_(as_size(shape.sequences)),
+        next_(as_size(shape.sequences), 0) {}
 
   mock_cache cache;
 
   [[nodiscard]] int sequences() const { return cache.options().sequences; }
-  [[nodiscard]] int next(int sequence) const { return next_[static_cast<std::size_t>(sequence)]; }
+  [[nodiscard]] int next(int sequence) const { return next_[as_size(sequence)]; }
   [[nodiscard]] kv::plan<kv::host_executor> const& plan() const { return plan_; }
-  [[nodiscard]] reference::lane_model& lane(int i) { return lanes_[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] reference::lane_model& lane(int i) { return lanes_[as_size(i)]; }
 
   /// How many tokens a sequence has room for.
   [[nodiscard]] int room(int sequence) {
@@ -58,7 +43,7 @@ class engine {
   /// One batched forward of `tokens[s]` new tokens for each sequence, observed layer by layer if so wished.
   void forward(std::vector<int> const& tokens, bool by_layer) {
     std::vector<std::vector<int>> positions;
-    for (int s = 0; s < sequences(); ++s) positions.push_back(append(s, tokens[static_cast<std::size_t>(s)], false));
+    for (int s = 0; s < sequences(); ++s) positions.push_back(append(s, tokens[as_size(s)], false));
     observe(positions, by_layer);
   }
 
@@ -71,8 +56,8 @@ class engine {
     rollback(sequence, first + tokens);
     kv::cache view = cache.view();
     kv::commit(exec_, view, sequence, tokens);
-    std::vector<std::vector<int>> positions(static_cast<std::size_t>(sequences()));
-    for (int p = first; p < first + tokens; ++p) positions[static_cast<std::size_t>(sequence)].push_back(p);
+    std::vector<std::vector<int>> positions(as_size(sequences()));
+    for (int p = first; p < first + tokens; ++p) positions[as_size(sequence)].push_back(p);
     observe(positions, false);
   }
 
@@ -80,7 +65,7 @@ class engine {
     kv::cache view = cache.view();
     kv::truncate(exec_, view, state_, sequence, position);
     for_each_lane(sequence, [&](kv::lane, reference::lane_model& model) { model.truncate(position); });
-    next_[static_cast<std::size_t>(sequence)] = std::min(next(sequence), position);
+    next_[as_size(sequence)] = std::min(next(sequence), position);
   }
 
   void decide() {
@@ -108,8 +93,8 @@ class engine {
       RC_ASSERT(cache.count(this_lane) == static_cast<int>(entries.size()));
       RC_ASSERT(cache.positions(this_lane, cache.count(this_lane)) == lane(i).positions());
       for (int e = 0; e < cache.count(this_lane); ++e) {
-        RC_ASSERT(cache.row(of::keys, this_lane, e) == entries[static_cast<std::size_t>(e)].key);
-        RC_ASSERT(cache.row(of::values, this_lane, e) == entries[static_cast<std::size_t>(e)].value);
+        RC_ASSERT(cache.row(of::keys, this_lane, e) == entries[as_size(e)].key);
+        RC_ASSERT(cache.row(of::values, this_lane, e) == entries[as_size(e)].value);
       }
       if constexpr (keeps_mass) {
         auto const* const mass = reinterpret_cast<float const*>(state_.columns()[0].rows.row(this_lane));
@@ -126,13 +111,13 @@ class engine {
   void check_decision() {
     for (int i = 0; i < cache.lane_count(); ++i) {
       kv::lane const this_lane = cache.lane_at(i);
-      auto const count = static_cast<std::size_t>(cache.committed(this_lane));
+      auto const count = as_size(cache.committed(this_lane));
       reference::lane_attention attention = seen_by(i, {});
       reference::row scores(count, 0.0);
       if constexpr (keeps_mass) {
         for (std::size_t e = 0; e < count; ++e) scores[e] = lane(i).entries()[e].carried[1];
       } else if constexpr (keeps_ring) {
-        attention = seen_by(i, rings_[static_cast<std::size_t>(this_lane.sequence)]);
+        attention = seen_by(i, rings_[as_size(this_lane.sequence)]);
         auto const& score = policy_.score;
         auto const kind = score.pool.how == kv::pooling::kind::none  ? reference::pool_kind::none
                           : score.pool.how == kv::pooling::kind::avg ? reference::pool_kind::average
@@ -167,7 +152,7 @@ class engine {
   std::vector<int> append(int sequence, int tokens, bool drafts) {
     if (tokens == 0 && cache.drafts(sequence) > 0) return {};  // a batch steps on while this sequence verifies drafts
     int const first = next(sequence);
-    int& number = config_[static_cast<std::size_t>(sequence)];
+    int& number = config_[as_size(sequence)];
     std::vector<int> positions;
     for (int t = 0; t < tokens; ++t) positions.push_back(first + t);
     for_each_lane(sequence, [&](kv::lane this_lane, reference::lane_model& model) {
@@ -181,10 +166,10 @@ class engine {
     });
     kv::cache view = cache.view();
     kv::append(exec_, view, state_, {sequence, tokens, first, drafts});
-    auto& tokens_at = number_at_[static_cast<std::size_t>(sequence)];
-    tokens_at.resize(static_cast<std::size_t>(first));
+    auto& tokens_at = number_at_[as_size(sequence)];
+    tokens_at.resize(as_size(first));
     for (int t = 0; t < tokens; ++t) tokens_at.push_back(number++);
-    next_[static_cast<std::size_t>(sequence)] = first + tokens;
+    next_[as_size(sequence)] = first + tokens;
     return positions;
   }
 
@@ -194,11 +179,11 @@ class engine {
     for (auto const& some : positions) most = std::max(most, some.size());
     mock_queries rows(cache, kv::codec::f32, static_cast<int>(most), static_cast<int>(most) + 1);
     for (int s = 0; s < sequences(); ++s) {
-      auto const& some = positions[static_cast<std::size_t>(s)];
+      auto const& some = positions[as_size(s)];
       rows.set_valid(s, static_cast<int>(some.size()));
-      auto& ring = rings_[static_cast<std::size_t>(s)];
+      auto& ring = rings_[as_size(s)];
       for (std::size_t r = 0; r < some.size(); ++r) {
-        int const number = number_at_[static_cast<std::size_t>(s)][static_cast<std::size_t>(some[r])];
+        int const number = number_at_[as_size(s)][as_size(some[r])];
         rows.set_position(s, static_cast<int>(r), some[r]);
         for (int i = 0; i < cache.model().layers * cache.model().query_heads; ++i) {
           int const layer = i / cache.model().query_heads;
@@ -229,8 +214,8 @@ class engine {
     for (int i = 0; i < cache.lane_count(); ++i) {
       int const s = cache.lane_at(i).sequence;
       std::deque<row_of_token> rows;
-      for (int const p : positions[static_cast<std::size_t>(s)]) {
-        rows.push_back({p, number_at_[static_cast<std::size_t>(s)][static_cast<std::size_t>(p)]});
+      for (int const p : positions[as_size(s)]) {
+        rows.push_back({p, number_at_[as_size(s)][as_size(p)]});
       }
       auto const mass = reference::attention_mass(seen_by(i, rows),
                                                   {.group = static_cast<reference::reduction>(policy_.score.group)});
@@ -241,16 +226,16 @@ class engine {
   /// The committed entries of a lane in the model, and those query rows that are not after the last of them.
   reference::lane_attention seen_by(int i, std::deque<row_of_token> const& rows) {
     kv::lane const this_lane = cache.lane_at(i);
-    auto const count = static_cast<std::size_t>(cache.committed(this_lane));
+    auto const count = as_size(cache.committed(this_lane));
     reference::lane_attention attention{lane(i).keys(), lane(i).positions(), {}, {}};
     attention.keys.resize(count);
     attention.key_positions.resize(count);
-    attention.queries.resize(static_cast<std::size_t>(cache.model().group()));
+    attention.queries.resize(as_size(cache.model().group()));
     for (auto const& [position, number] : rows) {
       if (count == 0 || position > attention.key_positions.back()) continue;
       attention.query_positions.push_back(position);
       for (int h = 0; h < cache.model().group(); ++h) {
-        attention.queries[static_cast<std::size_t>(h)].push_back(
+        attention.queries[as_size(h)].push_back(
             query(this_lane.sequence, this_lane.layer, this_lane.head * cache.model().group() + h, number));
       }
     }

@@ -1,24 +1,9 @@
 // No verb reads or writes a byte beside its arrays, or writes an input: every array ends, or begins, at a page that
 // nobody may touch, and inputs lie on pages that may only be read. A law that breaks here ends the program.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "laws/subjects.hpp"
-#include "support/dice.hpp"
-#include "support/elements.hpp"
 #include "support/fenced.hpp"
-#include "support/sanitized.hpp"
-#include "support/scores.hpp"
-#include "support/scratch.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -54,7 +39,7 @@ struct fenced_batch {
 
   explicit fenced_batch(fenced_options const& with)
       : how(with),
-        n(static_cast<std::size_t>(with.entries)),
+        n(as_size(with.entries)),
         places(n + (with.slots ? 1 : 0)),
         k(places * heads * row_bytes(), with.at),
         v(places * heads * row_bytes(), with.at),
@@ -63,12 +48,12 @@ struct fenced_batch {
         in_flight(1, with.at),
         list(n * heads, with.at),
         map(n * heads + 2 * first_position, with.at, with.entries),
-        queries(static_cast<std::size_t>(with.query_rows * heads * group) * row_bytes(), with.at),
-        query_position(static_cast<std::size_t>(with.query_rows), with.at),
-        lse(static_cast<std::size_t>(with.query_rows * heads * group), with.at, 3.0f),
+        queries(as_size(with.query_rows * heads * group) * row_bytes(), with.at),
+        query_position(as_size(with.query_rows), with.at),
+        lse(as_size(with.query_rows * heads * group), with.at, 3.0f),
         exec(1, with.most) {
     for (fenced<std::byte>* plane : {&k, &v, &queries}) {
-      auto const width = static_cast<std::size_t>(kv::bytes_of(how.element));
+      auto const width = as_size(kv::bytes_of(how.element));
       unsigned state = 12345;
       for (std::size_t i = 0; i < plane->size() / width; ++i) {
         state = state * 1664525u + 1013904223u;
@@ -82,14 +67,12 @@ struct fenced_batch {
       }
     }
     for (int r = 0; r < how.query_rows; ++r) {
-      query_position[static_cast<std::size_t>(r)] = first_position + how.entries - how.query_rows + r;
+      query_position[as_size(r)] = first_position + how.entries - how.query_rows + r;
     }
     exec.reserve(scratch_of_every_verb<kv::host>(view()));
   }
 
-  [[nodiscard]] std::size_t row_bytes() const {
-    return static_cast<std::size_t>(how.head_dim * kv::bytes_of(how.element));
-  }
+  [[nodiscard]] std::size_t row_bytes() const { return as_size(how.head_dim * kv::bytes_of(how.element)); }
   kv::by_lane<int> table(fenced<int>& of, std::int64_t row) { return {of.data(), heads * row, heads * row, row}; }
   template <class T>
   static kv::by_lane<T const> read(kv::by_lane<T> const& of) {
@@ -173,7 +156,7 @@ struct fenced_batch {
 /// Scores of segments, exactly as long as they must be.
 struct fenced_scores {
   fenced_scores(fenced_batch& of, kv::granularity decides)
-      : memory(of.n * static_cast<std::size_t>(kv::segments(of.who(), decides)), of.how.at, 0.25f),
+      : memory(of.n * as_size(kv::segments(of.who(), decides)), of.how.at, 0.25f),
         view(kv::contiguous_scores(of.who(), decides, memory.data(), of.how.entries)) {
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<float>(i * 2654435761u % 97) - 48.0f;
   }
@@ -184,7 +167,7 @@ struct fenced_scores {
 /// A keep set with no ordinal to spare, of all entries but every third.
 struct fenced_keep {
   fenced_keep(fenced_batch& of, kv::granularity decides)
-      : segments(static_cast<std::size_t>(kv::segments(of.who(), decides))),
+      : segments(as_size(kv::segments(of.who(), decides))),
         offset(segments + 1, of.how.at),
         ordinal(segments * of.n, of.how.at),
         seen(segments, of.how.at, of.how.entries),
@@ -347,15 +330,15 @@ TEST_SUITE("laws/fences") {
     dice random(77);
     for (int most = static_cast<int>(kv::best_isa()); most >= 0; --most) {
       for (int round = 0; round < (under_address_sanitizer ? 10 : 40); ++round) {
-        fenced_options const how{.entries = random.between(1, 90),
-                                 .head_dim = random.between(1, 200),
-                                 .element = std::array{kv::codec::f32, kv::codec::f16,
-                                                       kv::codec::bf16}[static_cast<std::size_t>(random.below(3))],
-                                 .at = random.chance(50) ? fence::behind : fence::before,
-                                 .rows = random.chance(50) ? order::nhd : order::hnd,
-                                 .slots = random.chance(50),
-                                 .most = static_cast<kv::isa>(most),
-                                 .query_rows = random.between(1, 33)};
+        fenced_options const how{
+            .entries = random.between(1, 90),
+            .head_dim = random.between(1, 200),
+            .element = std::array{kv::codec::f32, kv::codec::f16, kv::codec::bf16}[as_size(random.below(3))],
+            .at = random.chance(50) ? fence::behind : fence::before,
+            .rows = random.chance(50) ? order::nhd : order::hnd,
+            .slots = random.chance(50),
+            .most = static_cast<kv::isa>(most),
+            .query_rows = random.between(1, 33)};
         INFO(print(how));
         fenced_batch now(how);
         kv::cache const view = now.view();
@@ -364,10 +347,8 @@ TEST_SUITE("laws/fences") {
         now.seal();
         kv::signals const in{view.lanes, kv::keys_of(view), kv::values_of(view), asked};
         auto const decides = [&](auto const& policy) {
-          auto state = kv::make_state(now.exec, policy, view);
-          auto plan = kv::make_plan(now.exec, policy, view);
-          kv::observe(now.exec, policy, in, state);
-          kv::decide(now.exec, policy, in, state, plan);
+          auto [state, plan] = state_and_plan(now.exec, policy, view);
+          observe_and_decide(now.exec, policy, in, state, plan);
         };
         int const budget = std::max(1, how.entries / 2);
         decides(kv::eviction<kv::snapkv>{.score = {.window = 4}, .budget = {budget}});
@@ -376,8 +357,7 @@ TEST_SUITE("laws/fences") {
         decides(kv::eviction<kv::knorm>{.budget = {budget}});
         decides(kv::eviction<kv::recorded_knorm>{.budget = {budget}});
         kv::selection<kv::quest> const pages{.score = {.page = 16}};
-        auto state = kv::make_state(now.exec, pages, view);
-        auto plan = kv::make_plan(now.exec, pages, view);
+        auto [state, plan] = state_and_plan(now.exec, pages, view);
         kv::observe(now.exec, pages, in, state);
         kv::select_pages(now.exec, pages, in, state, plan);
         CHECK(now.is_whole());
@@ -418,7 +398,7 @@ TEST_SUITE("laws/fences") {
       fenced_batch now(how);
       constexpr int capacity = 5, heads = fenced_batch::heads, group = fenced_batch::group;
       std::int64_t const row = std::int64_t{capacity} * group * how.head_dim;
-      fenced<float> rows(static_cast<std::size_t>(row * heads), how.at);
+      fenced<float> rows(as_size(row * heads), how.at);
       fenced<int> positions(capacity * heads, how.at), cursors(2 * heads, how.at);
       kv::query_ring_view const ring{capacity,
                                      group,
@@ -444,8 +424,7 @@ TEST_SUITE("laws/fences") {
         fenced_batch now(how);
         kv::cache view = now.view();
         kv::eviction<kv::streaming_llm> const policy{.score = {2}, .budget = {std::max(0, how.entries - 3)}};
-        auto state = kv::make_state(now.exec, policy, view);
-        auto plan = kv::make_plan(now.exec, policy, view);
+        auto [state, plan] = state_and_plan(now.exec, policy, view);
         fenced<int> freed(now.n * 2, how.at), freed_count(2, how.at);
         fenced<std::byte> bits((now.places + 7) / 8 * 2, how.at, std::byte{0xFF});
         auto const row = static_cast<std::int64_t>((now.places + 7) / 8);
@@ -517,12 +496,10 @@ TEST_SUITE("laws/fences") {
           fenced_batch now(how);
           kv::cache const view = now.view();
           kv::eviction<Scorer> const policy{.budget = {entries / 2}};
-          auto state = kv::make_state(now.exec, policy, view);
-          auto plan = kv::make_plan(now.exec, policy, view);
+          auto [state, plan] = state_and_plan(now.exec, policy, view);
           now.seal();
           kv::signals const in{view.lanes, kv::keys_of(view), kv::values_of(view), kv::queries{now.rows()}};
-          kv::observe(now.exec, policy, in, state);
-          kv::decide(now.exec, policy, in, state, plan);
+          observe_and_decide(now.exec, policy, in, state, plan);
           CHECK(plan.keep().segments() >= 1);
           CHECK(now.is_whole());
         }

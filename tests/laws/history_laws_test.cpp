@@ -1,19 +1,9 @@
 // What survives any history of forwards, drafts, rollbacks and evictions: rows at their own positions, carried state
 // with its token, and decisions that depend on neither chunks nor layers.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <concepts>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
 #include "laws/engine.hpp"
 #include "laws/subjects.hpp"
-#include "support/holds.hpp"
-#include "support/mock_options.hpp"
+#include "support/test.hpp"
 
 namespace {
 

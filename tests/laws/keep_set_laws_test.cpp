@@ -1,26 +1,8 @@
 // What every keep set of every shipped policy promises, whatever the engine's memory looks like.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <concepts>
-#include <cstddef>
-#include <filesystem>
-#include <kvpolicy/kvpolicy.hpp>
-#include <set>
-#include <string>
-#include <tuple>
-#include <vector>
-
 #include "laws/subjects.hpp"
 #include "reference/methods.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
-#include "support/troubled_scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -99,7 +81,7 @@ void check_keep_sets(situation<Scorer>& now, kv::lanes const& batch) {
     auto const best = reference::select(scores, forced, budget, now.policy.trigger.slack);
     RC_LOG() << "lane " << i << ", " << count << " entries, " << reference::count_of(forced) << " forced\n";
     RC_ASSERT(listed(now.plan.keep(), i) == best.kept);
-    bool const triggered = reference::fires(static_cast<std::size_t>(count), budget, now.policy.trigger.slack);
+    bool const triggered = reference::fires(as_size(count), budget, now.policy.trigger.slack);
     expected.triggered += triggered ? 1 : 0;
     expected.nan_scores += best.nan_candidates;
     expected.forced_over_budget += triggered && best.forced_over_budget > 0 ? 1 : 0;
@@ -185,13 +167,12 @@ TEST_SUITE("laws/keep_set") {
       RC_ASSERT(now.kept() == first);
       now.apply();
       for (int i = 0; i < now.cache.lane_count(); ++i) {
-        RC_ASSERT(now.cache.committed(now.cache.lane_at(i)) ==
-                  static_cast<int>(first[static_cast<std::size_t>(i)].size()));
+        RC_ASSERT(now.cache.committed(now.cache.lane_at(i)) == static_cast<int>(first[as_size(i)].size()));
       }
       auto const compacted = now.cache.save();
       now.decide(now.cache.lanes());
       for (int i = 0; i < now.cache.lane_count(); ++i) {
-        RC_ASSERT(listed(now.plan.keep(), i).size() == first[static_cast<std::size_t>(i)].size());
+        RC_ASSERT(listed(now.plan.keep(), i).size() == first[as_size(i)].size());
       }
       now.apply();
       RC_ASSERT(now.cache.save() == compacted);
@@ -207,14 +188,12 @@ TEST_SUITE("laws/keep_set") {
       auto const all = now.kept();
       auto const lanes = now.cache.lanes();
       kv::host_executor other(3);
-      auto state = kv::make_state(other, now.policy, now.cache.view());
-      auto plan = kv::make_plan(other, now.policy, now.cache.view());
+      auto [state, plan] = state_and_plan(other, now.policy, now.cache.view());
       for (int layer = 0; layer < lanes.layer_end; ++layer) {
         auto const some = lanes.layers_only(layer, layer + 1);
-        kv::observe(other, now.policy, now.signals(some), state);
-        kv::decide(other, now.policy, now.signals(some), state, plan);
+        observe_and_decide(other, now.policy, now.signals(some), state, plan);
         for (int i = 0; i < some.size(); ++i) {
-          RC_ASSERT(listed(plan.keep(), i) == all[static_cast<std::size_t>(lanes.index(some.at(i)))]);
+          RC_ASSERT(listed(plan.keep(), i) == all[as_size(lanes.index(some.at(i)))]);
         }
       }
     });

@@ -1,22 +1,7 @@
 // How a decision must change when its input changes: scaled scores, permuted lanes, larger budgets.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
 #include "laws/subjects.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
-#include "support/troubled_scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -26,11 +11,9 @@ using keep_sets = std::vector<std::vector<int>>;
 template <class Policy>
 keep_sets kept_by(Policy const& policy, mock_cache& cache, mock_queries& queries) {
   kv::host_executor exec;
-  auto state = kv::make_state(exec, policy, cache.view());
-  auto plan = kv::make_plan(exec, policy, cache.view());
+  auto [state, plan] = state_and_plan(exec, policy, cache.view());
   kv::signals const in{cache.lanes(), kv::keys_of(cache.view()), kv::queries{queries.view()}};
-  kv::observe(exec, policy, in, state);
-  kv::decide(exec, policy, in, state, plan);
+  observe_and_decide(exec, policy, in, state, plan);
   keep_sets all;
   for (int i = 0; i < cache.lane_count(); ++i) all.push_back(listed(plan.keep(), i));
   return all;
@@ -39,8 +22,7 @@ keep_sets kept_by(Policy const& policy, mock_cache& cache, mock_queries& queries
 /// H2O on mass that the engine provides: any scores at all.
 keep_sets kept_by_mass(kv::eviction<kv::h2o> const& policy, mock_cache& cache, std::vector<float> const& mass) {
   kv::host_executor exec;
-  auto state = kv::make_state(exec, policy, cache.view());
-  auto plan = kv::make_plan(exec, policy, cache.view());
+  auto [state, plan] = state_and_plan(exec, policy, cache.view());
   std::int64_t const bound = cache.options().bound;
   std::int64_t const layer = bound * cache.model().kv_heads;
   kv::attention_mass const given{{mass.data(), layer * cache.model().layers, layer, bound}};
@@ -57,9 +39,9 @@ class dealt {
       : sequence_(of.random().permutation(of.options().sequences)),
         layer_(of.random().permutation(of.model().layers)),
         head_(of.random().permutation(of.model().kv_heads)) {}
-  [[nodiscard]] int sequence(int i) const { return sequence_[static_cast<std::size_t>(i)]; }
-  [[nodiscard]] int layer(int i) const { return layer_[static_cast<std::size_t>(i)]; }
-  [[nodiscard]] int head(int i) const { return head_[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] int sequence(int i) const { return sequence_[as_size(i)]; }
+  [[nodiscard]] int layer(int i) const { return layer_[as_size(i)]; }
+  [[nodiscard]] int head(int i) const { return head_[as_size(i)]; }
   [[nodiscard]] kv::lane lane(kv::lane to) const { return {sequence(to.sequence), layer(to.layer), head(to.head)}; }
 
  private:
@@ -67,8 +49,7 @@ class dealt {
 };
 
 void copy_dealt(mock_cache& to, mock_cache& from, dealt const& by) {
-  for (int i = 0; i < to.lane_count(); ++i) {
-    kv::lane const target = to.lane_at(i);
+  for (kv::lane const target : lanes_of(to)) {
     kv::lane const source = by.lane(target);
     to.put(target, from.positions(source, from.count(source)));
     to.set_drafts(target.sequence, from.drafts(source.sequence));
@@ -99,9 +80,8 @@ TEST_SUITE("laws/metamorphic") {
   TEST_CASE("doubling every score keeps the keep sets") {
     holds("twice the mass, the same keep sets", [] {
       mock_options const shape = any_mock(6);
-      mock_cache cache(shape);
-      fill(cache, true);
-      std::vector<float> mass(static_cast<std::size_t>(cache.lane_count() * shape.bound));
+      filled_cache cache(shape);
+      std::vector<float> mass(as_size(cache.lane_count() * shape.bound));
       trouble const what = *rc::gen::element(trouble::ties, trouble::last_bits);
       for (float& each : mass) each = troubled_score(cache.random(), what);
       kv::eviction<kv::h2o> const policy{.score = any_scorer<kv::h2o>(), .budget = {shape.bound / 2}};
@@ -114,8 +94,7 @@ TEST_SUITE("laws/metamorphic") {
   TEST_CASE("doubling every key keeps Knorm's keep sets") {
     holds("twice the keys, the same keep sets", 50, [] {
       mock_options const shape = any_mock(6);
-      mock_cache cache(shape);
-      fill(cache, true);
+      filled_cache cache(shape);
       mock_queries queries(cache, kv::codec::f32, 1, 1);
       auto const policy = kv::policies::knorm({.budget = shape.bound / 2});
       auto const once = kept_by(policy, cache, queries);
@@ -134,8 +113,7 @@ TEST_SUITE("laws/metamorphic") {
     holds(Scorer::name, [] {
       mock_options shape = suited<Scorer>(any_mock(6));
       shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
-      mock_cache cache(shape);
-      fill(cache, true);
+      filled_cache cache(shape);
       mock_queries queries(cache, kv::codec::f32, 3, 3);
       fill_current(queries, cache, content::smooth);
       auto policy = any_policy<Scorer>(shape.bound);
@@ -159,8 +137,7 @@ TEST_SUITE("laws/metamorphic") {
   TEST_CASE_TEMPLATE_DEFINE("permuting sequences, layers and heads permutes the keep sets", Scorer, lane_law) {
     holds(Scorer::name, [] {
       mock_options const shape = any_mock(6);
-      mock_cache cache(shape);
-      fill(cache, true);
+      filled_cache cache(shape);
       mock_queries queries(cache, kv::codec::f32, 3, 3);
       fill_current(queries, cache, content::smooth);
       dealt const by(cache);
@@ -174,8 +151,7 @@ TEST_SUITE("laws/metamorphic") {
       keep_sets const kept = kept_by(policy, cache, queries);
       keep_sets const permuted = kept_by(policy, other, other_queries);
       for (int i = 0; i < other.lane_count(); ++i) {
-        RC_ASSERT(permuted[static_cast<std::size_t>(i)] ==
-                  kept[static_cast<std::size_t>(cache.index(by.lane(other.lane_at(i))))]);
+        RC_ASSERT(permuted[as_size(i)] == kept[as_size(cache.index(by.lane(other.lane_at(i))))]);
       }
     });
   }
@@ -188,8 +164,7 @@ TEST_SUITE("laws/metamorphic") {
     mock_options const shape{
         .model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 1}, .sequences = 2, .bound = 64};
     mock_cache cache(shape);
-    std::vector<int> positions;
-    for (int p = 0; p < 64; ++p) positions.push_back(p);
+    std::vector<int> positions = up_to(64);
     for (int i = 0; i < 8; ++i) cache.put(cache.lane_at(i), positions);
     kv::host_executor exec;
     std::vector<float> all;
@@ -206,8 +181,8 @@ TEST_SUITE("laws/metamorphic") {
       for (int i = 0; i < 8; ++i) cache.put(cache.lane_at(i), {3, 60});
       kv::random_scores{seed}.score(exec, kv::signals{batch}, out.view());
       for (int i = 0; i < 8; ++i) {
-        CHECK(out.row(i, 2)[0] == before[static_cast<std::size_t>(i * out.stride() + 3)]);
-        CHECK(out.row(i, 2)[1] == before[static_cast<std::size_t>(i * out.stride() + 60)]);
+        CHECK(out.row(i, 2)[0] == before[as_size(i * out.stride() + 3)]);
+        CHECK(out.row(i, 2)[1] == before[as_size(i * out.stride() + 60)]);
         cache.put(cache.lane_at(i), positions);
       }
     }

@@ -1,16 +1,8 @@
 // A call that throws has changed nothing: each call of a request's life with its n-th allocation failing, for every n,
 // and calls for groups of which the second one refuses.
 
-#include <doctest/doctest.h>
-
-#include <functional>
-#include <numeric>
-#include <string>
-#include <vector>
-
 #include "laws/more_worlds.hpp"
-#include "support/allocation_counter.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace midway_test {
 
@@ -46,8 +38,7 @@ void fails_everywhere(std::string const& name, maker const& make, std::function<
 /// A cache with twice the room, whose counts are those of a smaller one.
 struct roomier {
   explicit roomier(cache_world& of) : mock(wider(of)) {
-    for (int i = 0; i < mock.lane_count(); ++i) {
-      kv::lane const one = mock.lane_at(i);
+    for (kv::lane const one : lanes_of(mock)) {
       mock.put(one, of.cell.mock.positions(one, of.cell.mock.count(one)));
     }
   }

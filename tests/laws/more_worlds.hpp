@@ -1,15 +1,9 @@
 // Worlds of caches in parts: groups of layers, and a window with its pages.
 #pragma once
 
-#include <array>
-#include <kvpolicy/kvpolicy.hpp>
-#include <memory>
-#include <optional>
-#include <span>
-#include <vector>
-
 #include "laws/worlds.hpp"
 #include "support/dual_engine.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -51,7 +45,7 @@ class groups_world : public world {
     kv::layer_groups const part = part_of(all, of);
     // A group's numbers are made when they are asked for: they are recorded before those of the next one are.
     auto const signals_of = [&](int g) {
-      kv::cache const& in = part.groups[static_cast<std::size_t>(g)].entries;
+      kv::cache const& in = part.groups[as_size(g)].entries;
       return kv::signals{in.lanes, numbers<kv::log_beta>(in.shape, of, tokens, -1)};
     };
     kv::observe(exec, policy, part, signals_of, states);
@@ -66,7 +60,7 @@ class groups_world : public world {
   void load(int slot, std::span<std::byte const> from) override { kv::load(exec, all, states, slot, from); }
   void decide(view of, int plan) override {
     kv::layer_groups const part = part_of(all, of);
-    auto const signals_of = [&](int g) { return kv::signals{part.groups[static_cast<std::size_t>(g)].entries.lanes}; };
+    auto const signals_of = [&](int g) { return kv::signals{part.groups[as_size(g)].entries.lanes}; };
     kv::decide(exec, policy, part, signals_of, states, plans[cache_world::index(plan)]);
   }
   void apply(view of, int plan) override {
@@ -147,8 +141,7 @@ class dual_world : public world {
     kv::promote(exec, admit, kv::signals{part.window.lanes}, part, state, exits, std::span(tokens));
   }
   void write_rows(int slot, int tokens) override {
-    for (int i = 0; i < all.window.lanes.size(); ++i) {
-      kv::lane const one = all.window.lanes.at(i);
+    for (kv::lane const one : lanes_of(all.window.lanes)) {
       int const count = *all.window.lanes.count.row(one);
       for (int t = 1; one.sequence == slot && t <= tokens; ++t) {
         dual_engine::write(all.window, one, count - t, length[cache_world::index(slot)] - t);

@@ -1,17 +1,10 @@
 // A call on a part of a batch equals the same call on the whole for that part, and changes nothing else; or it refuses,
 // and changes nothing.
 
-#include <doctest/doctest.h>
-
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "laws/more_worlds.hpp"
 #include "layout/slot_cache.hpp"
-#include "support/error_of.hpp"
 #include "support/kept_lists.hpp"
-#include "support/mock_batch.hpp"
+#include "support/test.hpp"
 
 namespace parts_laws_test {
 
@@ -155,7 +148,7 @@ TEST_SUITE("laws/parts") {
         one("load", [](auto& now, auto& in, auto& state) { kv::load(now.exec, in, state, 0, now.saved); });
         one("reorder", [](auto& now, auto& in, auto& state) {
           std::vector<int> order{0, 2, 1, 3};
-          order.resize(static_cast<std::size_t>(in.lanes.sequences));
+          order.resize(as_size(in.lanes.sequences));
           if (order.size() == 2) order = {1, 0};
           kv::reorder(now.exec, in, state, order);
         });
@@ -171,7 +164,7 @@ TEST_SUITE("laws/parts") {
       std::vector<byte_image> before;
       std::vector<kv::lane_order> orders[2];
       auto const restored = [&](cache_world& now, view v, std::vector<kv::lane_order>& order) {
-        order.assign(static_cast<std::size_t>(now.cell.mock.lane_count()), {});
+        order.assign(as_size(now.cell.mock.lane_count()), {});
         kv::cache all = now.cell.all;
         all.lanes.order = {order.data(), 4, 2, 1};
         auto plan = kv::make_plan(now.exec, policy, all, kv::overwrite{});
@@ -269,7 +262,7 @@ TEST_SUITE("laws/parts") {
       for (int i = 0; i < some.size(); ++i) {
         kv::lane one = some.at(i);
         one.sequence = kv::slot_of(some.slots, one.sequence);
-        CHECK(listed(plan.keep(), i) == whole[static_cast<std::size_t>(all.index(one))]);
+        CHECK(listed(plan.keep(), i) == whole[as_size(all.index(one))]);
       }
     }
   }
@@ -283,7 +276,7 @@ TEST_SUITE("laws/parts") {
       }
       auto const written = [&](kv::cache const& in) {  // the pages of each sequence, with its lengths
         std::vector<std::vector<int>> made;
-        auto const n = static_cast<std::size_t>(in.lanes.sequences);
+        auto const n = as_size(in.lanes.sequences);
         std::vector<std::int32_t> indptr(n + 1), indices(100), last(n), tables(2 * n * 6), lengths(2 * n);
         if (of_heads) {
           kv::engines::write_head_tables(in, 1, {tables.data(), lengths.data(), 6, -1});

@@ -1,19 +1,15 @@
 #pragma once
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
-#include "support/error_of.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
+#include "support/scored_by.hpp"
 
 namespace kvpolicy_test {
+
+struct by_position {
+  float operator()(float, kv::entry at) const { return static_cast<float>(at.position); }
+};
+/// Scores that a whole layer or token shares; its policies need lanes that hold equally many entries.
+template <kv::granularity Decides>
+using together = scored_by<by_position, Decides>;
 
 /// A batch in the middle of its work: two sequences, two layers, two KV heads, H2O, ten tokens observed and decided
 /// about. Every refused call must leave all of it as it was.

@@ -1,28 +1,11 @@
 // observe, decide, apply, append, commit and truncate refuse what does not fit, say why, and change nothing.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <string>
-
 #include "laws/refusal.hpp"
+#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-
-/// Scores that a whole layer or token shares; its policies need lanes that hold equally many entries.
-template <kv::granularity Decides>
-struct together {
-  using needs = kv::needs<>;
-  static constexpr kv::granularity decides = Decides;
-  struct by_position {
-    float operator()(float, kv::entry at) const { return static_cast<float>(at.position); }
-  };
-  void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, by_position{}); }
-  friend bool operator==(together const&, together const&) = default;
-};
 
 /// Changes sound signals; both calls that read them must say the same.
 template <class Change>

@@ -1,16 +1,7 @@
 // Counts and drafts out of their limits are refused by every call and verb that reads them, before anything is written.
 
-#include <doctest/doctest.h>
-
-#include <array>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "laws/refusal.hpp"
-#include "support/owned_keep.hpp"
-#include "support/owned_lanes.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -83,13 +74,11 @@ TEST_SUITE("laws/refused_counts") {
   TEST_CASE("select refuses them, and a step does before it appends") {
     in_trouble([](working_batch& now, std::string const& text) {
       kv::selection const quest{.score = kv::quest{.page = 4}, .budget = kv::per_lane{8}};
-      auto state = kv::make_state(now.exec, quest, now.view);
-      auto plan = kv::make_plan(now.exec, quest, now.view);
+      auto [state, plan] = state_and_plan(now.exec, quest, now.view);
       now.refuses("observe: " + text, [&] { kv::observe(now.exec, quest, now.signals(), state); });
       now.refuses("select: " + text, [&] { kv::select_pages(now.exec, quest, now.signals(), state, plan); });
       kv::cache_policy const all{.evict = kv::eviction{.score = kv::knorm{}, .budget = kv::per_lane{6}}};
-      auto columns = kv::make_state(now.exec, all, now.view);
-      auto plans = kv::make_plan(now.exec, all, now.view);
+      auto [columns, plans] = state_and_plan(now.exec, all, now.view);
       now.refuses("step: " + text, [&] {
         kv::step(now.exec, all, kv::signals(now.view.lanes), now.view, columns, plans, {.tokens = 1, .position = 10},
                  [] {});
@@ -155,9 +144,7 @@ TEST_SUITE("laws/refused_counts") {
   TEST_CASE("a lane that is full, one that is empty, and one of drafts alone are no mistake") {
     for (auto const& [count, drafts] : {std::array{16, 0}, std::array{0, 0}, std::array{2, 2}}) {
       working_batch now;
-      std::vector<int> positions;
-      for (int e = 0; e < count; ++e) positions.push_back(e);
-      for (int i = 4; i < 8; ++i) now.cache.put(now.cache.lane_at(i), positions);
+      for (int i = 4; i < 8; ++i) now.cache.put(now.cache.lane_at(i), up_to(count));
       now.cache.set_drafts(1, drafts);
       for (int r = 0; r < 3; ++r) now.queries.set_position(1, r, 13 + r);
       kv::observe(now.exec, now.policy, now.signals(), now.state);

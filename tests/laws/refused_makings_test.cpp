@@ -1,14 +1,7 @@
 // make_state and make_plan refuse what is not sound, name the argument and its value, and change nothing.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "laws/refusal.hpp"
+#include "support/test.hpp"
 
 namespace {
 

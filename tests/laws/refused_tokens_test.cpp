@@ -1,31 +1,12 @@
 // Lanes that decide together hold the same tokens: a decision about others is refused before it writes, whichever way
 // it picks, and so is a plan that is carried out on another cache.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "laws/refusal.hpp"
-#include "support/owned_keep.hpp"
-#include "support/owned_lanes.hpp"
+#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-
-/// Scores that a whole layer or token shares.
-template <kv::granularity Decides>
-struct together {
-  using needs = kv::needs<>;
-  static constexpr kv::granularity decides = Decides;
-  struct by_position {
-    float operator()(float, kv::entry at) const { return static_cast<float>(at.position); }
-  };
-  void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, by_position{}); }
-  friend bool operator==(together const&, together const&) = default;
-};
 
 constexpr auto layer = kv::granularity::layer;
 constexpr auto token = kv::granularity::sequence;

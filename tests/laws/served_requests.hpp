@@ -1,13 +1,6 @@
 #pragma once
 
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <memory>
-#include <optional>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -41,7 +34,7 @@ class serving_engine {
       : exec_(threads),
         random_(seed),
         cache_(how),
-        requests_(static_cast<std::size_t>(how.sequences), 0),
+        requests_(as_size(how.sequences), 0),
         policy_(policy),
         all_(view()),
         state_(kv::make_state(exec_, policy_, all_)),
@@ -56,12 +49,12 @@ class serving_engine {
   /// Writes numbers that no request may read into the columns and positions of a slot, and resets it.
   void begin(int slot, request_script const& script) {
     for (kv::recorded_column const& each : state_.columns()) {
-      std::memset(each.rows.row({slot, 0, 0}), 0x7F, static_cast<std::size_t>(each.rows.sequence));
+      std::memset(each.rows.row({slot, 0, 0}), 0x7F, as_size(each.rows.sequence));
     }
     kv::reset(exec_, all_, state_, slot);
-    requests_[static_cast<std::size_t>(slot)] = script.number;
+    requests_[as_size(slot)] = script.number;
   }
-  void set_number(int slot, int number) { requests_[static_cast<std::size_t>(slot)] = number; }
+  void set_number(int slot, int number) { requests_[as_size(slot)] = number; }
 
   struct turn {
     int slot;
@@ -106,7 +99,7 @@ class serving_engine {
         }
         for (kv::recorded_column const& each : state_.columns()) {
           int const elements = each.about.units == 0 ? count : each.about.units;
-          put(each.rows.row(one), static_cast<std::size_t>(elements) * static_cast<std::size_t>(each.about.bytes));
+          put(each.rows.row(one), as_size(elements) * as_size(each.about.bytes));
         }
       }
     }
@@ -141,7 +134,7 @@ class serving_engine {
   /// The tensors of a forward, in the order of the batch. Rows that do not count are at random places.
   void observe(kv::cache const& active, std::vector<turn> const& batch, std::size_t sequences, int most) {
     kv::shape const& model = cache_.model();
-    auto const size = [](int number) { return static_cast<std::size_t>(number); };
+    auto const size = [](int number) { return as_size(number); };
     std::vector<int> positions(sequences * size(most), -1);
     for (std::size_t s = 0; s < batch.size(); ++s) {
       std::vector<int> const places = random_.subset(most, batch[s].tokens);

@@ -1,22 +1,10 @@
 // Whoever adds a scorer or a ready policy and forgets the laws is told so: the registry, the headers and the lists of
 // the laws name the same things, and every ready policy keeps its promises under its own name.
 
-#include <doctest/doctest.h>
-
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <kvpolicy/kvpolicy.hpp>
-#include <map>
 #include <regex>
-#include <set>
-#include <string>
-#include <tuple>
 
 #include "laws/subjects.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -95,8 +83,7 @@ TEST_SUITE("laws/shipped") {
       fill_current(rows, cache, content::smooth);
       kv::host_executor exec(2);
       kv::cache view = cache.view();
-      auto state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
+      auto [state, plan] = state_and_plan(exec, policy, view);
       std::vector<float> const lasting(8, -0.5f);  // of each lane
       kv::signals const in{view.lanes,
                            kv::keys_of(view),
@@ -122,8 +109,7 @@ TEST_SUITE("laws/shipped") {
         }
       }
       kv::decide(exec, policy, in, state, plan);
-      for (int s = 0; s < plan.keep().segments(); ++s)
-        CHECK(listed(plan.keep(), s) == first[static_cast<std::size_t>(s)]);
+      for (int s = 0; s < plan.keep().segments(); ++s) CHECK(listed(plan.keep(), s) == first[as_size(s)]);
     }
   }
 }

@@ -1,15 +1,8 @@
 // A decision about one request is not carried out on another one, nor twice: after any call that has changed a lane,
 // `apply` refuses the plan that was made before it, and changes nothing.
 
-#include <doctest/doctest.h>
-
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "laws/more_worlds.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace stale_plans_test {
 
@@ -131,8 +124,7 @@ TEST_SUITE("laws/stale_plans") {
       mock_options how = grown.cell.mock.options();
       how.bound *= 2;
       mock_cache larger(how);
-      for (int i = 0; i < larger.lane_count(); ++i) {
-        kv::lane const one = larger.lane_at(i);
+      for (kv::lane const one : lanes_of(larger)) {
         larger.put(one, grown.cell.mock.positions(one, grown.cell.mock.count(one)));
       }
       grown.decide(view::whole, 0);
@@ -220,7 +212,7 @@ TEST_SUITE("laws/stale_plans") {
   TEST_CASE("a plan is refused after restore_order, which puts entries in other places") {
     cache_world now(false, false);
     kv::cache all = now.cell.all;
-    std::vector<kv::lane_order> orders(static_cast<std::size_t>(now.cell.mock.lane_count()));
+    std::vector<kv::lane_order> orders(as_size(now.cell.mock.lane_count()));
     all.lanes.order = {orders.data(), 4, 2, 1};
     kv::eviction const one{.score = kv::trim_kv{}, .budget = kv::per_lane{6}, .pick = kv::lowest_one{}};
     auto plan = kv::make_plan(now.exec, one, all, kv::overwrite{});

@@ -1,24 +1,9 @@
 #pragma once
 
-#include <rapidcheck.h>
-
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <filesystem>
-#include <kvpolicy/kvpolicy.hpp>
-#include <set>
-#include <string>
-#include <tuple>
-#include <vector>
-
 #include "reference/selection.hpp"
-#include "support/mock_options.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
-
-namespace kv = kvpolicy;
-namespace reference = kvpolicy_reference;
 
 /// The scorers that have a name of their own. By name recorded_knorm would be knorm, which decides the same.
 using named_scorers =
@@ -104,7 +89,7 @@ reference::flags forced_entries(law_policy<Scorer> const& policy, std::vector<in
   reference::flags forced;
   int const count = static_cast<int>(positions.size());
   for (int e = 0; e < count; ++e) {
-    int const position = positions[static_cast<std::size_t>(e)];
+    int const position = positions[as_size(e)];
     bool const span = policy.protect.second.begin <= position && position < policy.protect.second.end;
     forced.push_back(position < policy.protect.first.tokens || span ||
                      forced_by(policy.score, e, count, position, policy.budget.tokens));

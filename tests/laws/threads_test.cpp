@@ -1,19 +1,7 @@
 // Verbs on 1, 2, 3 and 8 threads write the same bytes. Small, so that the thread sanitizer can watch all of them.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <span>
-#include <vector>
-
 #include "layout/slot_cache.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/owned_keep.hpp"
-#include "support/scores.hpp"
-#include "support/scratch.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -38,8 +26,7 @@ mock_options batch_of(kv::codec element, arrangement memory, bool shared) {
 
 /// Every verb that works on lanes in parallel, one after the other, and all that they wrote.
 std::vector<std::byte> all_verbs(int threads, kv::codec element, arrangement memory) {
-  mock_cache cache(batch_of(element, memory, true));
-  fill(cache, true);
+  filled_cache cache(batch_of(element, memory, true));
   mock_queries queries(cache, element, 9, 11);
   fill_current(queries, cache, content::smooth);
   kv::host_executor exec(threads);
@@ -92,12 +79,11 @@ std::vector<std::byte> history(int threads, Layout const& layout_of) {
                     .bound = 33,
                     .by_lane = true,
                     .element = kv::codec::f16});
-  std::vector<std::byte> hidden(static_cast<std::size_t>(cache.rows * cache.units), std::byte{1});
+  std::vector<std::byte> hidden(as_size(cache.rows * cache.units), std::byte{1});
   kv::host_executor exec(threads);
   kv::cache view = cache.view();
   kv::eviction<kv::snapkv> const policy{.score = {.window = 4}, .budget = {12}};
-  auto state = kv::make_state(exec, policy, view);
-  auto plan = kv::make_plan(exec, policy, view);
+  auto [state, plan] = state_and_plan(exec, policy, view);
   std::vector<float> rows(std::size_t{3} * 2 * 4 * 4 * 16);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i * 7919 % 101) / 50.0f - 1.0f;
   std::vector<std::byte> written;
@@ -123,8 +109,7 @@ std::vector<std::byte> history(int threads, Layout const& layout_of) {
                                  {positions.data(), 4, 0, 0},
                                  {}};
     kv::signals const in{view.lanes, kv::keys_of(view), kv::queries{queries}};
-    kv::observe(exec, policy, in, state);
-    kv::decide(exec, policy, in, state, plan);
+    observe_and_decide(exec, policy, in, state, plan);
     kv::apply(exec, layout_of(cache, hidden), plan, view, state, &stats);
     put(written, &stats, 1);
   }
@@ -171,10 +156,10 @@ TEST_SUITE("threads") {
   TEST_CASE("an executor is made, used and ended again and again") {
     for (int round = 0; round < 50; ++round) {
       kv::host_executor exec(1 + round % 8);
-      std::vector<int> seen(static_cast<std::size_t>(round), 0);
-      exec.for_each(round, [&](int i, int) { seen[static_cast<std::size_t>(i)] += 1; });
-      exec.for_each(round, [&](int i, int) { seen[static_cast<std::size_t>(i)] += 1; });
-      CHECK(seen == std::vector<int>(static_cast<std::size_t>(round), 2));
+      std::vector<int> seen(as_size(round), 0);
+      exec.for_each(round, [&](int i, int) { seen[as_size(i)] += 1; });
+      exec.for_each(round, [&](int i, int) { seen[as_size(i)] += 1; });
+      CHECK(seen == std::vector<int>(as_size(round), 2));
     }
   }
 }

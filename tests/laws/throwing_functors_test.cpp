@@ -1,50 +1,11 @@
 // Every functor that a user can supply throws, in the first, a middle and the last entry: the exception arrives at the
 // caller, state and cache are what they were, the plan holds no decision and says so, and the next decision is good.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <optional>
-#include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
-
-#include "support/error_of.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/owned_keep.hpp"
-#include "support/scores.hpp"
+#include "laws/fuse.hpp"
 
 namespace throwing_functors_test {
 
 using namespace kvpolicy_test;
-
-/// Which functor throws.
-enum class part { none, protection, run, budget, floor, trigger, pick, forces, map };
-
-/// What it throws: no standard exception.
-struct blown {
-  part by;
-};
-
-/// What the functors of a policy ask before they answer.
-struct fuse {
-  part by = part::none;
-  kv::lane lane{};
-  int ordinal = 0;
-  int count = 0;  ///< of a trigger
-  int share = 0;  ///< of a floor
-  float score = 0;
-
-  void ask(part asking, bool here) const {
-    if (by == asking && here) throw blown{by};
-  }
-  void ask(part asking, kv::entry const& at) const { ask(asking, at.lane == lane && at.ordinal == ordinal); }
-};
 
 int index_of(kv::lane this_lane) { return this_lane.sequence * 4 + this_lane.layer * 2 + this_lane.head; }
 
@@ -144,9 +105,7 @@ class fused_batch {
  public:
   fused_batch(Policy const& with, int threads) : policy(with), exec(threads) {
     for (int i = 0; i < lanes; ++i) {
-      std::vector<int> positions(static_cast<std::size_t>(9 + i));
-      std::iota(positions.begin(), positions.end(), 0);
-      cache.put(cache.lane_at(i), positions);
+      cache.put(cache.lane_at(i), up_to(9 + i));
     }
     fill_current(queries, cache, content::smooth);
     for (int s = 0; s < 2; ++s) {
@@ -246,7 +205,7 @@ void every_throw_leaves_no_decision(Policy const& policy, fuse& of, std::initial
         of.count = 0;
         for (int i = lane / pool * pool; i < lane / pool * pool + pool; ++i) of.count += 9 + i;
         of.share = 5 + lane;
-        of.score = good.scores[static_cast<std::size_t>(lane * 9 + lane * (lane - 1) / 2 + of.ordinal)];
+        of.score = good.scores[as_size(lane * 9 + lane * (lane - 1) / 2 + of.ordinal)];
         CAPTURE(threads);
         CAPTURE(static_cast<int>(by));
         CAPTURE(lane);

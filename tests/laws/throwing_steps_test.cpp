@@ -1,46 +1,20 @@
 // A functor that throws in a step, in promote or in ingest: what the admission throws changes nothing but the plan;
 // what the eviction throws arrives after the forward, and `maintain` makes up for it.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <initializer_list>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <utility>
-#include <vector>
-
+#include "laws/fuse.hpp"
 #include "support/dual_engine.hpp"
-#include "support/error_of.hpp"
 #include "support/stepping.hpp"
 
 namespace throwing_steps_test {
 
 using namespace kvpolicy_test;
 
-/// Which functor throws; what it throws is no standard exception.
-enum class part { none, protection, pick, eviction };
-struct blown {
-  part by;
-};
-
-/// What the functors of a policy ask before they answer.
-struct fuse {
-  part by = part::none;
-  kv::lane lane{};
-  int ordinal = 0;
-  float score = 0;
-  void ask(part asking, bool here) const {
-    if (by == asking && here) throw blown{by};
-  }
-};
-
 /// Protects a tenth of all positions; or throws.
 struct fused_protection {
   fuse const* of = nullptr;
   part as = part::protection;
   bool operator()(kv::entry at) const {
-    of->ask(as, at.lane == of->lane && at.ordinal == of->ordinal);
+    of->ask(as, at);
     return at.position % 10 == 3;
   }
   friend bool operator==(fused_protection const&, fused_protection const&) = default;
@@ -245,7 +219,7 @@ TEST_SUITE("laws/throwing") {
           kv::lanes const& window = now.both.window.lanes;
           CHECK(window.position.row(each)[*window.count.row(each) - 1] == length + 2);
           auto const promoted = std::ssize(now.plans.admission->decided.keep().listed(i));
-          CHECK(*now.both.pages.entries.lanes.count.row(each) == before[static_cast<std::size_t>(i)] + promoted);
+          CHECK(*now.both.pages.entries.lanes.count.row(each) == before[as_size(i)] + promoted);
         }
         now.of.by = part::none;
         now.length += 3;

@@ -1,22 +1,8 @@
 // What a functor that throws leaves behind where no plan is: scores and keep sets that a caller handed to a verb, the
 // lists of an applier that asks whose slots are shared, and the choice of a selection.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "layout/slot_cache.hpp"
-#include "support/error_of.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/owned_keep.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace throwing_verbs_test {
 
@@ -122,7 +108,7 @@ TEST_SUITE("laws/throwing") {
         for (int segment = 0; segment < 4; ++segment) {
           auto const row = scores.row(segment, 10);
           int const num_new_tokens = static_cast<int>(std::count(row.begin(), row.end(), 1.5f));
-          for (int e = 0; e < 10; ++e) CHECK(row[static_cast<std::size_t>(e)] == (e < num_new_tokens ? 1.5f : 0.5f));
+          for (int e = 0; e < 10; ++e) CHECK(row[as_size(e)] == (e < num_new_tokens ? 1.5f : 0.5f));
           if (segment == where.segment()) CHECK(num_new_tokens == where.ordinal);
           if (segment < where.segment()) CHECK(num_new_tokens == 10);
           if (threads == 1 && segment > where.segment()) CHECK(num_new_tokens == 0);
@@ -168,8 +154,7 @@ TEST_SUITE("laws/throwing") {
           kv::host_executor exec(threads);
           kv::cache view = cache.view();
           kv::eviction<kv::knorm> const policy{.budget = {4}};
-          auto state = kv::make_state(exec, policy, view);
-          auto plan = kv::make_plan(exec, policy, view);
+          auto [state, plan] = state_and_plan(exec, policy, view);
           for (int t = 0; t < 12; ++t) {
             cache.write_token(0, t, t);
             kv::append(exec, view, state, {.sequence = 0, .tokens = 1, .position = t});
@@ -181,7 +166,7 @@ TEST_SUITE("laws/throwing") {
           for (int e = 0; e < 12; ++e) {
             auto const kept = plan.keep().listed(lane);
             if (std::find(kept.begin(), kept.end(), e) == kept.end()) {
-              dropped.push_back(slots[static_cast<std::size_t>(e)]);
+              dropped.push_back(slots[as_size(e)]);
             }
           }
           REQUIRE(dropped.size() == 8);
@@ -226,17 +211,14 @@ TEST_SUITE("laws/throwing") {
     for (int const threads : {1, 3}) {
       mock_cache cache({.model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .bound = 32});
       for (int i = 0; i < 4; ++i) {
-        std::vector<int> positions(static_cast<std::size_t>(20 + i));
-        for (std::size_t e = 0; e < positions.size(); ++e) positions[e] = static_cast<int>(e);
-        cache.put(cache.lane_at(i), positions);
+        cache.put(cache.lane_at(i), up_to(20 + i));
       }
       mock_queries queries(cache, kv::codec::f32, 1, 1);
       fill_current(queries, cache, content::smooth);
       kv::host_executor exec(threads);
       kv::lane bad{9, 9, 9};
       kv::selection<kv::quest, throwing_tokens> const policy{.score = {.page = 4}, .budget = {&bad}, .dense_layers = 0};
-      auto state = kv::make_state(exec, policy, cache.view());
-      auto plan = kv::make_plan(exec, policy, cache.view());
+      auto [state, plan] = state_and_plan(exec, policy, cache.view());
       kv::signals const in{cache.lanes(), kv::keys_of(cache.view()), kv::queries{queries.view()}};
       kv::observe(exec, policy, in, state);
       auto const lists = [&] {

@@ -2,18 +2,7 @@
 // two of them, or compares one before and after a call.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -37,7 +26,7 @@ void add_state(byte_image& to, State const& of) {
     bool const slides = each.about.extent == kv::column_extent::lane_entry;
     auto const* const shifted = each.rows.row({0, all.layer_begin, 0});
     add(to, shifted - (slides ? of.slid() * each.about.bytes : 0),
-        static_cast<std::size_t>(each.rows.sequence) * static_cast<std::size_t>(all.sequences));
+        as_size(each.rows.sequence) * as_size(all.sequences));
   }
   add_number(to, of.slid());
   for (int slot = 0; slot < all.sequences; ++slot) {
@@ -55,15 +44,15 @@ void add_lane(byte_image& to, kv::cache const& all, State const& state, kv::lane
   int const count = *all.lanes.count.row(one);
   add_number(to, count);
   add_number(to, all.lanes.in_flight != nullptr ? *all.lanes.drafts(one.sequence) : 0);
-  add(to, all.lanes.position.row(one), static_cast<std::size_t>(count) * sizeof(int));
+  add(to, all.lanes.position.row(one), as_size(count) * sizeof(int));
   for (int e = 0; e < count; ++e) {
     for (kv::plane const* rows : {&all.k, &all.v}) {
-      add(to, rows->row(one.layer, all.where.at(one, e), one.head), static_cast<std::size_t>(rows->channels) * 4);
+      add(to, rows->row(one.layer, all.where.at(one, e), one.head), as_size(rows->channels) * 4);
     }
   }
   for (kv::recorded_column const& each : state.columns()) {
     int const elements = each.about.units == 0 ? count : each.about.units;
-    add(to, each.rows.row(one), static_cast<std::size_t>(elements) * static_cast<std::size_t>(each.about.bytes));
+    add(to, each.rows.row(one), as_size(elements) * as_size(each.about.bytes));
   }
 }
 
@@ -176,17 +165,17 @@ struct world {
   void step(std::vector<int> const& tokens) {
     promote(view::whole, tokens);
     for (int s = 0; s < slots; ++s) {
-      int const some = tokens[static_cast<std::size_t>(s)];
+      int const some = tokens[as_size(s)];
       if (some == 0) continue;
-      append(view::whole, {s, some, length[static_cast<std::size_t>(s)]});
-      length[static_cast<std::size_t>(s)] += some;
+      append(view::whole, {s, some, length[as_size(s)]});
+      length[as_size(s)] += some;
       write_rows(s, some);
     }
     record(view::whole, tokens);
   }
   void step_one(int slot, int tokens = 1) {
     std::vector<int> some(slots, 0);
-    some[static_cast<std::size_t>(slot)] = tokens;
+    some[as_size(slot)] = tokens;
     step(some);
   }
   /// Another request in a slot, with as many entries (of a dual cache: in the pages).
@@ -194,7 +183,7 @@ struct world {
     auto const entries = [&] { return *pieces().back().all->lanes.count.row({slot, 0, 0}); };
     int const before = entries();
     reset_one(slot);
-    length[static_cast<std::size_t>(slot)] = 0;
+    length[as_size(slot)] = 0;
     ++salt;
     while (entries() < before) step_one(slot);
   }
@@ -249,19 +238,18 @@ struct world {
     int const sequences = of == view::list ? 2 : slots;
     int const most = std::max(1, *std::max_element(tokens.begin(), tokens.end()));
     std::vector<float>& told = sign > 0 ? gates : betas;
-    told.assign(static_cast<std::size_t>(model.layers * sequences * model.kv_heads * most), 0.5f * sign);
-    counts.assign(static_cast<std::size_t>(sequences), 0);
+    told.assign(as_size(model.layers * sequences * model.kv_heads * most), 0.5f * sign);
+    counts.assign(as_size(sequences), 0);
     for (int slot = 0; slot < slots; ++slot) {
       int const s = of == view::list ? sequence_in(of, slot) : slot;
-      int const some = tokens[static_cast<std::size_t>(slot)];
+      int const some = tokens[as_size(slot)];
       if (s < 0) continue;
-      counts[static_cast<std::size_t>(s)] = some;
+      counts[as_size(s)] = some;
       for (int row = 0; row < model.layers * model.kv_heads; ++row) {
         int const at = ((row / model.kv_heads * sequences + s) * model.kv_heads + row % model.kv_heads) * most;
         for (int t = 0; t < some; ++t) {
-          int const position = length[static_cast<std::size_t>(slot)] - some + t;
-          told[static_cast<std::size_t>(at + t)] =
-              sign > 0 ? gate(position) : -0.5f - 0.4f * number(slot * 8 + row, position);
+          int const position = length[as_size(slot)] - some + t;
+          told[as_size(at + t)] = sign > 0 ? gate(position) : -0.5f - 0.4f * number(slot * 8 + row, position);
         }
       }
     }
@@ -304,8 +292,7 @@ class cache_world : public world {
       for (auto& each : plans) each.emplace(kv::make_plan(exec, policy, all, kv::compact{}));
     }
     void write_rows(int slot, int tokens, int length) {
-      for (int i = 0; i < mock.lane_count(); ++i) {
-        kv::lane const one = mock.lane_at(i);
+      for (kv::lane const one : lanes_of(mock)) {
         for (int t = 1; one.sequence == slot && t <= tokens; ++t)
           mock.write_new_row(one, mock.count(one) - t, length - t);
       }
@@ -360,7 +347,7 @@ class cache_world : public world {
   void make_state() override { static_cast<void>(kv::make_state(exec, policy, cell.all)); }
   void make_plan() override { static_cast<void>(kv::make_plan(exec, policy, cell.all, kv::compact{})); }
 
-  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+  static std::size_t index(int i) { return as_size(i); }
   cell_type cell;
 };
 

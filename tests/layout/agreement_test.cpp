@@ -1,21 +1,8 @@
 // Every layout of the same survivors is the same attention: rows moved, listed, redirected, masked or overwritten.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <memory>
-#include <set>
-#include <type_traits>
-#include <vector>
-
-#include "layout/slot_cache.hpp"
+#include "layout/any_slots.hpp"
 #include "reference/cache_model.hpp"
 #include "support/beside.hpp"
-#include "support/holds.hpp"
 
 namespace {
 
@@ -35,12 +22,12 @@ struct subject {
         applies(layout),
         form(mask_form) {
     keep_beside(state, kv::record_attention_mass{});  // columns that follow the entries, whatever the policy keeps
-    visible.assign(static_cast<std::size_t>(cache.rows) * width(), std::byte{0xEE});
+    visible.assign(as_size(cache.rows) * width(), std::byte{0xEE});
     kv::cache view = cache.view();
     if (applies == how::mask) kv::show(exec, masking(), view);
   }
 
-  [[nodiscard]] std::size_t width() const { return static_cast<std::size_t>(cache.units) * 4 + 8; }
+  [[nodiscard]] std::size_t width() const { return as_size(cache.units) * 4 + 8; }
   kv::mask masking() {
     auto const row = static_cast<std::int64_t>(width());
     auto const like = cache.table(cache.count, 1);
@@ -49,7 +36,7 @@ struct subject {
   }
   /// What an attention kernel makes of an element of the mask.
   [[nodiscard]] bool may_read(kv::lane this_lane, int unit) const {
-    std::byte const* const row = visible.data() + static_cast<std::size_t>(cache.row_of(this_lane)) * width();
+    std::byte const* const row = visible.data() + as_size(cache.row_of(this_lane)) * width();
     if (form == kv::mask_form::boolean) return row[unit] != std::byte{0};
     if (form == kv::mask_form::bits) return (std::to_integer<int>(row[unit / 8]) >> unit % 8 & 1) != 0;
     kv::codec const element = form == kv::mask_form::additive_f32   ? kv::codec::f32
@@ -67,8 +54,7 @@ struct subject {
     cache.write_token(sequence, position, number);
     kv::cache view = cache.view();
     kv::append(exec, view, state, {sequence, 1, position, draft});
-    for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const this_lane = cache.lane_at(i);
+    for (kv::lane const this_lane : lanes_of(cache)) {
       if (this_lane.sequence == sequence)
         mass(this_lane)[cache.held(this_lane) - 1] = static_cast<float>(number + this_lane.head);
     }
@@ -112,19 +98,13 @@ double furthest(reference::row const& a, reference::row const& b) {
   return most;
 }
 
-slot_options any_slots(bool by_lane) {
-  slot_options shape;
+slot_options any_shape(bool by_lane) {
+  slot_options shape = any_slots(by_lane);
   shape.model.head_dim = *rc::gen::element(4, 64, 80);
-  shape.model.layers = *rc::gen::inRange(1, 3);
-  shape.model.kv_heads = *rc::gen::inRange(1, 3);
   shape.model.query_heads = shape.model.kv_heads * *rc::gen::element(1, 2, 4);
   shape.model.value_dim = *rc::gen::element(0, 3);
-  shape.sequences = *rc::gen::inRange(1, 3);
   shape.bound = *rc::gen::element(8, 20, 33);
-  shape.by_lane = by_lane;
-  shape.one_list = *rc::gen::arbitrary<bool>();
   shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
-  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   return shape;
 }
 
@@ -135,8 +115,8 @@ void agree(std::vector<subject<Policy>*> const& subjects, std::vector<reference:
   slot_cache& first = subjects.front()->cache;
   for (int i = 0; i < first.lane_count(); ++i) {
     kv::lane const this_lane = first.lane_at(i);
-    auto const lane = static_cast<std::size_t>(i);
-    auto const& numbers = number_at[static_cast<std::size_t>(this_lane.sequence)];
+    auto const lane = as_size(i);
+    auto const& numbers = number_at[as_size(this_lane.sequence)];
     for (int h = 0; h < first.options.model.group(); ++h) {
       reference::row query;
       for (int d = 0; d < first.options.model.head_dim; ++d) query.push_back(random.real(2.0));
@@ -151,7 +131,7 @@ void agree(std::vector<subject<Policy>*> const& subjects, std::vector<reference:
       auto const positions = each->cache.positions(this_lane);
       RC_ASSERT(positions == std::vector<int>(live[lane].begin(), live[lane].end()));
       for (std::size_t e = 0; e < positions.size(); ++e) {
-        int const number = numbers[static_cast<std::size_t>(positions[e])];
+        int const number = numbers[as_size(positions[e])];
         RC_ASSERT(each->mass(this_lane)[e] == static_cast<float>(number + this_lane.head));
       }
       if (each->applies != how::dead_slot) continue;
@@ -165,7 +145,7 @@ void agree(std::vector<subject<Policy>*> const& subjects, std::vector<reference:
 
 template <class Policy>
 void layouts_agree(bool by_lane, Policy policy) {
-  slot_options const shape = any_slots(by_lane);
+  slot_options const shape = any_shape(by_lane);
   auto const form = static_cast<kv::mask_form>(*rc::gen::inRange(0, 5));
   int const threads = *rc::gen::element(1, 3);
   std::vector<std::unique_ptr<subject<Policy>>> owned;
@@ -175,17 +155,17 @@ void layouts_agree(bool by_lane, Policy policy) {
     subjects.push_back(owned.back().get());
   }
   slot_cache& first = subjects.front()->cache;
-  auto const lanes = static_cast<std::size_t>(first.lane_count());
-  auto const width = static_cast<std::size_t>(first.v_row / kv::bytes_of(shape.element));
+  auto const lanes = as_size(first.lane_count());
+  auto const width = as_size(first.v_row / kv::bytes_of(shape.element));
   std::vector<reference::lane_model> history(lanes, reference::lane_model(width));
   std::vector<std::set<int>> live(lanes);
-  std::vector<std::vector<int>> number_at(static_cast<std::size_t>(shape.sequences));
+  std::vector<std::vector<int>> number_at(as_size(shape.sequences));
   dice random(shape.seed);
   int number = 0;
   for (int round = 0; round < 4; ++round) {
     for (int s = 0; s < shape.sequences; ++s) {
-      first.in_flight[static_cast<std::size_t>(s)] = 0;
-      for (subject<Policy>* each : subjects) each->cache.in_flight[static_cast<std::size_t>(s)] = 0;
+      first.in_flight[as_size(s)] = 0;
+      for (subject<Policy>* each : subjects) each->cache.in_flight[as_size(s)] = 0;
       int capacity = shape.bound;
       for (std::size_t i = 0; i < lanes; ++i) {
         if (first.lane_at(static_cast<int>(i)).sequence == s) {
@@ -195,9 +175,9 @@ void layouts_agree(bool by_lane, Policy policy) {
       int const tokens = random.chance(50) ? capacity : random.below(capacity + 1);
       int const drafts = random.below(3);
       for (int t = 0; t < tokens; ++t, ++number) {
-        int const position = static_cast<int>(number_at[static_cast<std::size_t>(s)].size());
+        int const position = static_cast<int>(number_at[as_size(s)].size());
         for (subject<Policy>* each : subjects) each->append(s, position, number, t >= tokens - drafts);
-        number_at[static_cast<std::size_t>(s)].push_back(number);
+        number_at[as_size(s)].push_back(number);
         for (std::size_t i = 0; i < lanes; ++i) {
           kv::lane const this_lane = first.lane_at(static_cast<int>(i));
           if (this_lane.sequence != s) continue;
@@ -215,10 +195,10 @@ void layouts_agree(bool by_lane, Policy policy) {
         kv::lane const this_lane = first.lane_at(static_cast<int>(i));
         auto const& keep = subjects.front()->plan.keep();
         std::vector<int> const before(live[i].begin(), live[i].end());
-        int const drafts = first.in_flight[static_cast<std::size_t>(this_lane.sequence)];
+        int const drafts = first.in_flight[as_size(this_lane.sequence)];
         std::set<int> kept(before.end() - drafts, before.end());
         for (int const e : keep.listed(kv::segment_of(keep.lanes, keep.decides, static_cast<int>(i)))) {
-          kept.insert(before[static_cast<std::size_t>(e)]);
+          kept.insert(before[as_size(e)]);
         }
         live[i] = kept;
       }

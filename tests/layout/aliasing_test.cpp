@@ -1,28 +1,12 @@
 // dead_slot and list_rewrite where slots have several owners: a small serving engine with a prefix tree and forks works
 // on a pool that is too small, and every reference to every slot is written down beside it.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <optional>
-#include <set>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
 #include "reference/slot_pool.hpp"
-#include "support/dice.hpp"
-#include "support/rounds.hpp"
-#include "support/sanitized.hpp"
+#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
-namespace reference = kvpolicy_reference;
 
 using reference::require;
 using ints = std::vector<int>;
@@ -59,15 +43,15 @@ class serving {
         redirects_(random_.chance(70)),
         tree_is_counted_(!redirects_ || random_.chance(50)),
         pool_(random_.between(bound_, bound_ + bound_ / 2) + 1, random_.below(bound_)),
-        seen_(static_cast<std::size_t>(sequences_)),
-        flags_(static_cast<std::size_t>(pool_.slots())) {
-    auto const n = static_cast<std::size_t>(sequences_);
-    list_.assign(n * static_cast<std::size_t>(bound_), pool_.dead());
+        seen_(as_size(sequences_)),
+        flags_(as_size(pool_.slots())) {
+    auto const n = as_size(sequences_);
+    list_.assign(n * as_size(bound_), pool_.dead());
     map_.assign(n * row_, pool_.dead());
-    position_.assign(n * static_cast<std::size_t>(bound_), -1);
-    freed_ = released_ = ints(n * static_cast<std::size_t>(bound_));
+    position_.assign(n * as_size(bound_), -1);
+    freed_ = released_ = ints(n * as_size(bound_));
     for (ints* each : {&count_of_, &drafts_, &prefix_, &locked_, &freed_count_, &released_count_}) each->assign(n, 0);
-    k_.resize(static_cast<std::size_t>(2 * pool_.slots() * 2));
+    k_.resize(as_size(2 * pool_.slots() * 2));
     for (std::size_t i = 0; i < k_.size(); ++i) k_[i] = static_cast<float>(i);
     v_ = k_;
     state_.emplace(kv::make_state(exec_, policy(bound_), view()));
@@ -77,7 +61,7 @@ class serving {
   void step() {
     int const s = random_.below(sequences_);
     int const what = random_.below(100);
-    if (drafts_[at(s)] > 0 && random_.chance(70)) accept(s);
+    if (drafts_[as_size(s)] > 0 && random_.chance(70)) accept(s);
     if (what < 40) append(s, random_.between(1, 5));
     if (what >= 40 && what < 60) share(s, random_.below(sequences_));
     if (what >= 60 && what < 80) evict(random_.below(bound_));
@@ -91,10 +75,9 @@ class serving {
  private:
   static constexpr std::size_t row_ = 48;  ///< positions of a map
 
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] int length(int s) const { return static_cast<int>(seen_[at(s)].map.size()); }
+  [[nodiscard]] int length(int s) const { return static_cast<int>(seen_[as_size(s)].map.size()); }
   int* list(int s) { return list_.data() + s * bound_; }
-  int* map(int s) { return map_.data() + at(s) * row_; }
+  int* map(int s) { return map_.data() + as_size(s) * row_; }
 
   kv::cache view() {
     std::int64_t const layer = 4 * 2 * pool_.slots();
@@ -168,10 +151,10 @@ class serving {
 
   /// A slot for the next position: a fresh one, or one that this sequence has already (in two places then).
   std::optional<int> slot_for(int s) {
-    reference::mapped_sequence const& seen = seen_[at(s)];
+    reference::mapped_sequence const& seen = seen_[as_size(s)];
     ints own;
     for (int const p : seen.live) {
-      if (tree_is_counted_ || p >= seen.locked) own.push_back(seen.map[at(p)]);
+      if (tree_is_counted_ || p >= seen.locked) own.push_back(seen.map[as_size(p)]);
     }
     if (own.empty() || !random_.chance(45)) return allocate();
     ++count_.aliases;
@@ -179,10 +162,10 @@ class serving {
   }
 
   void append(int s, int tokens) {
-    bool const drafts = drafts_[at(s)] > 0 || random_.chance(15);
+    bool const drafts = drafts_[as_size(s)] > 0 || random_.chance(15);
     for (int t = 0; t < tokens; ++t) {
-      if (count_of_[at(s)] == bound_) evict(bound_ / 2);
-      if (count_of_[at(s)] == bound_ || length(s) == static_cast<int>(row_)) return;
+      if (count_of_[as_size(s)] == bound_) evict(bound_ / 2);
+      if (count_of_[as_size(s)] == bound_ || length(s) == static_cast<int>(row_)) return;
       auto const slot = slot_for(s);
       if (!slot) return;
       append_at(s, *slot, drafts);
@@ -192,39 +175,39 @@ class serving {
   void append_at(int s, int slot, bool draft) {
     pool_.refer(s, slot);
     int const position = length(s);
-    list(s)[count_of_[at(s)]] = slot;
+    list(s)[count_of_[as_size(s)]] = slot;
     map(s)[position] = slot;
     kv::cache cache = view();
     kv::append(exec_, cache, *state_, {.sequence = s, .tokens = 1, .position = position, .in_flight = draft});
-    seen_[at(s)].map.push_back(slot);
-    seen_[at(s)].live.insert(position);
+    seen_[as_size(s)].map.push_back(slot);
+    seen_[as_size(s)].live.insert(position);
   }
 
   void accept(int s) {
-    int const first = length(s) - drafts_[at(s)];
+    int const first = length(s) - drafts_[as_size(s)];
     truncate(s, random_.between(first, length(s)));
     kv::cache cache = view();
-    kv::commit(exec_, cache, s, drafts_[at(s)]);
+    kv::commit(exec_, cache, s, drafts_[as_size(s)]);
   }
 
   void truncate(int s, int position) {
-    reference::mapped_sequence& seen = seen_[at(s)];
+    reference::mapped_sequence& seen = seen_[as_size(s)];
     kv::cache cache = view();
     kv::truncate(exec_, cache, *state_, s, position);
     for (int p = position; p < length(s); ++p) {
-      if (seen.live.erase(p) != 0) pool_.leave(s, seen.map[at(p)]);
+      if (seen.live.erase(p) != 0) pool_.leave(s, seen.map[as_size(p)]);
     }
-    seen.map.resize(at(position));
-    seen.prefix = prefix_[at(s)] = std::min(seen.prefix, position);
-    seen.locked = locked_[at(s)] = std::min(seen.locked, position);
+    seen.map.resize(as_size(position));
+    seen.prefix = prefix_[as_size(s)] = std::min(seen.prefix, position);
+    seen.locked = locked_[as_size(s)] = std::min(seen.locked, position);
   }
 
   /// A new sequence begins with what another one (or the tree) has: its first positions, as far as they are all alive.
   void share(int s, int from) {
     if (s == from) return truncate(s, 0);
     int most = 0;
-    reference::mapped_sequence const& source = seen_[at(from)];
-    while (most < length(from) - drafts_[at(from)] && source.live.count(most) != 0) ++most;
+    reference::mapped_sequence const& source = seen_[as_size(from)];
+    while (most < length(from) - drafts_[as_size(from)] && source.live.count(most) != 0) ++most;
     int tokens = random_.below(most + 1);
     if (!tree_is_counted_ && reaches_behind(source.map, tokens)) tokens = 0;
     ints const slots(source.map.begin(), source.map.begin() + tokens);
@@ -235,7 +218,7 @@ class serving {
     for (int const slot : slots) append_at(s, slot, false);
     if (redirects_ && through_tree) lock(s, tokens);
     if (!redirects_ || !random_.chance(50)) return;
-    seen_[at(s)].prefix = prefix_[at(s)] = tokens;
+    seen_[as_size(s)].prefix = prefix_[as_size(s)] = tokens;
   }
 
   /// A slot of the first `tokens` positions is that of a later one, too.
@@ -247,18 +230,18 @@ class serving {
   /// Slots of these positions are the tree's. What aliases them behind would be the tree's too, unnoticed.
   void lock(int s, int tokens) {
     if (tree_is_counted_ && random_.chance(50)) return;
-    seen_[at(s)].locked = locked_[at(s)] = std::max(seen_[at(s)].locked, tokens);
+    seen_[as_size(s)].locked = locked_[as_size(s)] = std::max(seen_[as_size(s)].locked, tokens);
   }
 
   /// The tree takes a sequence's first positions, dead ones too, and says where it keeps them.
   void rewrite(int s) {
-    if (!redirects_ || drafts_[at(s)] > 0 || length(s) < 2) return;
+    if (!redirects_ || drafts_[as_size(s)] > 0 || length(s) < 2) return;
     int const tokens = random_.between(1, length(s));
     ints slots;
     for (int p = 0; p < tokens; ++p) {
-      int const old = seen_[at(s)].map[at(p)];
-      bool const alive = seen_[at(s)].live.count(p) != 0;
-      ints const& all = seen_[at(s)].map;
+      int const old = seen_[as_size(s)].map[as_size(p)];
+      bool const alive = seen_[as_size(s)].live.count(p) != 0;
+      ints const& all = seen_[as_size(s)].map;
       bool const also_behind = std::find(all.begin() + tokens, all.end(), old) != all.end();
       if (alive && !also_behind && random_.chance(60)) {
         slots.push_back(old);
@@ -280,20 +263,20 @@ class serving {
     }
     settle(slots);
     tree_.push_back(slots);
-    reference::mapped_sequence& seen = seen_[at(s)];
+    reference::mapped_sequence& seen = seen_[as_size(s)];
     for (int p = 0; p < tokens; ++p) {
       if (seen.live.count(p) != 0) {
-        pool_.refer(s, slots[at(p)]);
-        pool_.leave(s, seen.map[at(p)]);
+        pool_.refer(s, slots[as_size(p)]);
+        pool_.leave(s, seen.map[as_size(p)]);
       }
-      seen.map[at(p)] = map(s)[p] = slots[at(p)];
+      seen.map[as_size(p)] = map(s)[p] = slots[as_size(p)];
     }
     if (!tree_is_counted_) lock(s, tokens);
     kv::relist(exec_, redirect_how(), view(), s, length(s));
     reference::redirection const expected = reference::relisted(seen, pool_.dead());
     seen.map = expected.map;
     require(ints(map(s), map(s) + length(s)) == expected.map, "relist: the map");
-    require(ints(list(s), list(s) + count_of_[at(s)]) == expected.list, "relist: the list");
+    require(ints(list(s), list(s) + count_of_[as_size(s)]) == expected.list, "relist: the list");
   }
 
   /// A slot that stands twice in a prefix has as many references of the tree.
@@ -320,14 +303,14 @@ class serving {
     if (redirects_) kv::apply(exec_, redirect_how(), *plan_, cache, *state_);
     if (!redirects_) kv::apply(exec_, rewrite_how(), *plan_, cache, *state_);
     require(k_ == k_before && v_ == v_before, "a row was written");
-    for (int s = 0; s < sequences_; ++s) carry_out(s, expected[at(s)]);
+    for (int s = 0; s < sequences_; ++s) carry_out(s, expected[as_size(s)]);
   }
 
   void tell_shared() {
     for (int slot = 0; slot < pool_.slots(); ++slot) {
       int owners = 0;
       for (auto const& [owner, times] : pool_.references(slot)) owners += owner < 1000 || tree_is_counted_ ? 1 : 0;
-      flags_[at(slot)] = owners > 1 ? 1 : 0;
+      flags_[as_size(slot)] = owners > 1 ? 1 : 0;
       count_.slots_seen += pool_.reference_count(slot) > 0 ? 1 : 0;
       count_.slots_shared += pool_.reference_count(slot) > 1 ? 1 : 0;
     }
@@ -335,13 +318,13 @@ class serving {
 
   reference::redirection expect(int s) {
     auto const kept = plan_->keep().listed(s);
-    std::set<int> dropped = seen_[at(s)].live;
-    for (int const ordinal : kept) dropped.erase(position_[at(s * bound_ + ordinal)]);
-    for (int p = length(s) - drafts_[at(s)]; p < length(s); ++p) dropped.erase(p);
-    auto const expected =
-        reference::redirect(seen_[at(s)], dropped, pool_.dead(), [&](int slot) { return flags_[at(slot)] != 0; });
-    dropped_.resize(at(sequences_));
-    dropped_[at(s)] = dropped;
+    std::set<int> dropped = seen_[as_size(s)].live;
+    for (int const ordinal : kept) dropped.erase(position_[as_size(s * bound_ + ordinal)]);
+    for (int p = length(s) - drafts_[as_size(s)]; p < length(s); ++p) dropped.erase(p);
+    auto const expected = reference::redirect(seen_[as_size(s)], dropped, pool_.dead(),
+                                              [&](int slot) { return flags_[as_size(slot)] != 0; });
+    dropped_.resize(as_size(sequences_));
+    dropped_[as_size(s)] = dropped;
     return expected;
   }
 
@@ -352,12 +335,12 @@ class serving {
   }
 
   void carry_out(int s, reference::redirection const& expected) {
-    reference::mapped_sequence& seen = seen_[at(s)];
-    ints const freed = sorted(freed_.data() + s * bound_, freed_count_[at(s)]);
-    ints const released = sorted(released_.data() + s * bound_, released_count_[at(s)]);
-    for (int const p : dropped_[at(s)]) {
+    reference::mapped_sequence& seen = seen_[as_size(s)];
+    ints const freed = sorted(freed_.data() + s * bound_, freed_count_[as_size(s)]);
+    ints const released = sorted(released_.data() + s * bound_, released_count_[as_size(s)]);
+    for (int const p : dropped_[as_size(s)]) {
       seen.live.erase(p);
-      pool_.forget(s, seen.map[at(p)]);
+      pool_.forget(s, seen.map[as_size(p)]);
     }
     for (int const slot : freed) pool_.give_back(slot);  // throws at what must not be freed
     for (int const slot : released) {
@@ -369,7 +352,7 @@ class serving {
     seen.map = expected.map;
     require(freed == expected.freed, "the freed slots are others");
     require(released == expected.released, "the released slots are others");
-    require(ints(list(s), list(s) + count_of_[at(s)]) == expected.list, "the live list");
+    require(ints(list(s), list(s) + count_of_[as_size(s)]) == expected.list, "the live list");
     if (redirects_) require(ints(map(s), map(s) + length(s)) == expected.map, "the map");
   }
 
@@ -379,14 +362,14 @@ class serving {
       if (slot != pool_.dead()) require(pool_.is_free(slot) == (pool_.owner_count(slot) == 0), "a slot leaked");
       for (int s = 0; s < sequences_; ++s) {
         int times = 0;
-        for (int const p : seen_[at(s)].live) times += seen_[at(s)].map[at(p)] == slot ? 1 : 0;
+        for (int const p : seen_[as_size(s)].live) times += seen_[as_size(s)].map[as_size(p)] == slot ? 1 : 0;
         auto const& owners = pool_.references(slot);
         require(times == (owners.count(s) != 0 ? owners.at(s) : 0), "the owner map");
       }
     }
     for (int s = 0; s < sequences_; ++s) {
-      auto const& live = seen_[at(s)].live;
-      require(static_cast<std::size_t>(count_of_[at(s)]) == live.size(), "the count");
+      auto const& live = seen_[as_size(s)].live;
+      require(as_size(count_of_[as_size(s)]) == live.size(), "the count");
       int const* const positions = position_.data() + s * bound_;
       require(std::equal(live.begin(), live.end(), positions), "positions");
     }

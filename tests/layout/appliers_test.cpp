@@ -1,16 +1,8 @@
 // What holds for every applier: no allocation, the same memory for any number of threads, and three numbers told.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "layout/slot_cache.hpp"
-#include "support/allocation_counter.hpp"
 #include "support/beside.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -31,7 +23,7 @@ struct work {
         plan(kv::make_plan(exec, policy, view, kv::compact_rerotated{}, kv::list_rewrite<>{}, kv::dead_slot<>{},
                            kv::mask{}, kv::overwrite{}, kv::drop_blocks{})),
         columns(kv::make_state(exec, policy, view)),
-        hidden(static_cast<std::size_t>(4 * cache.units * cache.rows), std::byte{0}) {
+        hidden(as_size(4 * cache.units * cache.rows), std::byte{0}) {
     keep_beside(columns, kv::record_attention_mass{});
     keep_beside(columns, kv::query_ring{3});
     freed = cache.freed_list();

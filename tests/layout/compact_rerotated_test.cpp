@@ -1,17 +1,7 @@
 // compact_rerotated against keys that were never rotated before: turning a stored key is as rotating the raw one anew.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "layout/slot_cache.hpp"
+#include "layout/any_slots.hpp"
 #include "reference/rope.hpp"
-#include "support/holds.hpp"
 
 namespace {
 
@@ -64,16 +54,12 @@ double roundoff(kv::codec element) {
 }
 
 void turned_keys_are_rotated_keys() {
-  slot_options shape;
+  slot_options shape = any_slots(*rc::gen::arbitrary<bool>());
+  shape.one_list = false;
   shape.model.head_dim = *rc::gen::element(4, 64, 80);
-  shape.model.layers = *rc::gen::inRange(1, 3);
-  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 3);
-  shape.sequences = *rc::gen::inRange(1, 3);
   shape.bound = *rc::gen::element(8, 33);
-  shape.by_lane = *rc::gen::arbitrary<bool>();
   shape.page = *rc::gen::element(1, 4);
   shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
-  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   rotation turn = any_rotation(shape.model.head_dim);
   if (!turn.frequency.empty()) turn.how.frequency = turn.frequency.data();
   slot_cache cache(shape);
@@ -87,12 +73,12 @@ void turned_keys_are_rotated_keys() {
   auto apart = kv::make_plan(exec, decides_apart, view);
   auto together = kv::make_plan(exec, decides_together, view);
 
-  std::vector<std::vector<int>> numbers(static_cast<std::size_t>(cache.lane_count()));
+  std::vector<std::vector<int>> numbers(as_size(cache.lane_count()));
   dice random(shape.seed);
   int number = 0;
   for (int turns = 1; turns <= 5; ++turns) {
     for (int s = 0; s < shape.sequences; ++s) {
-      cache.in_flight[static_cast<std::size_t>(s)] = 0;
+      cache.in_flight[as_size(s)] = 0;
       int const capacity = shape.bound - cache.held({s, 0, 0});
       int const tokens = random.below(capacity + 1);
       int const drafts = random.below(3);
@@ -106,7 +92,7 @@ void turned_keys_are_rotated_keys() {
                       turn(cache.token_row(true, this_lane, number), position));
           cache.write(false, this_lane, static_cast<int>(place.unit), place.token,
                       cache.token_row(false, this_lane, number));
-          numbers[static_cast<std::size_t>(i)].push_back(number);
+          numbers[as_size(i)].push_back(number);
         }
         kv::append(exec, view, columns, {s, 1, position, t >= tokens - drafts});
       }
@@ -122,13 +108,12 @@ void turned_keys_are_rotated_keys() {
       kv::decide(exec, now, kv::signals{view.lanes}, columns, plan);
       for (int i = 0; i < cache.lane_count(); ++i) {
         kv::lane const this_lane = cache.lane_at(i);
-        auto& all = numbers[static_cast<std::size_t>(i)];
+        auto& all = numbers[as_size(i)];
         std::vector<int> kept;
         for (int const e : plan.keep().listed(kv::segment_of(view.lanes, plan.decides(), i))) {
-          kept.push_back(all[static_cast<std::size_t>(e)]);
+          kept.push_back(all[as_size(e)]);
         }
-        for (int e = cache.committed(this_lane); e < cache.held(this_lane); ++e)
-          kept.push_back(all[static_cast<std::size_t>(e)]);
+        for (int e = cache.committed(this_lane); e < cache.held(this_lane); ++e) kept.push_back(all[as_size(e)]);
         all = kept;
       }
       kv::apply(exec, kv::compact_rerotated{turn.how}, plan, view, columns);
@@ -138,18 +123,18 @@ void turned_keys_are_rotated_keys() {
 
     for (int i = 0; i < cache.lane_count(); ++i) {
       kv::lane const this_lane = cache.lane_at(i);
-      auto const& kept = numbers[static_cast<std::size_t>(i)];
+      auto const& kept = numbers[as_size(i)];
       RC_ASSERT(cache.held(this_lane) == static_cast<int>(kept.size()));
       int const* const cursor = reinterpret_cast<int const*>(columns.columns()[3].rows.row(this_lane));
       RC_ASSERT(cursor[1] == 0);
       reference::row const query = turn(cache.token_row(true, {9, 9, 9}, number), cache.held(this_lane));
       reference::row logits;
-      reference::row expected(static_cast<std::size_t>(shape.model.head_dim), 0.0);
+      reference::row expected(as_size(shape.model.head_dim), 0.0);
       for (int e = 0; e < cache.held(this_lane); ++e) {
-        RC_ASSERT(cache.positions(this_lane)[static_cast<std::size_t>(e)] == e);
+        RC_ASSERT(cache.positions(this_lane)[as_size(e)] == e);
         kv::place const place = cache.where().at(this_lane, e);
         auto const key = cache.read(true, this_lane, static_cast<int>(place.unit), place.token);
-        auto const wanted = turn(cache.token_row(true, this_lane, kept[static_cast<std::size_t>(e)]), e);
+        auto const wanted = turn(cache.token_row(true, this_lane, kept[as_size(e)]), e);
         logits.push_back(reference::dot(query, wanted) / std::sqrt(static_cast<double>(wanted.size())));
         // A row's pair is no longer than 3. Floats are rounded once a turn, and others when written and when turned.
         int const roundings = shape.element == kv::codec::f32 ? turns + 1 : 2;
@@ -157,7 +142,7 @@ void turned_keys_are_rotated_keys() {
           RC_ASSERT(std::abs(key[d] - wanted[d]) <= 3.0 * roundings * roundoff(shape.element) + 2e-6);
         }
         RC_ASSERT(cache.read(false, this_lane, static_cast<int>(place.unit), place.token) ==
-                  cache.token_row(false, this_lane, kept[static_cast<std::size_t>(e)]));
+                  cache.token_row(false, this_lane, kept[as_size(e)]));
       }
       if (shape.element != kv::codec::f32 || kept.empty()) continue;
       auto const weights = reference::softmax(logits, std::vector<bool>(logits.size(), true));
@@ -183,8 +168,7 @@ TEST_SUITE("layout/compact_rerotated") {
     kv::host_executor exec;
     kv::cache view = cache.view();
     kv::eviction const policy{.score = kv::streaming_llm{.sinks = 1}, .budget = kv::per_lane{2}};
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     for (int p = 0; p < 4; ++p) {
       cache.write_token(0, p, p);
       kv::append(exec, view, state, {.tokens = 1, .position = p});

@@ -1,33 +1,14 @@
 // compact with tables that lanes share because they decide together, and with some of the layers.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/scored_by.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
 /// One number for each position, the same for all lanes that decide together.
-template <kv::granularity Decides>
-struct by_hash {
-  using needs = kv::needs<>;
-  static constexpr kv::granularity decides = Decides;
-  struct hash {
-    float operator()(float, kv::entry at) const { return static_cast<float>(at.position * 7919 % 101); }
-  };
-  void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, hash{}); }
-  friend bool operator==(by_hash const&, by_hash const&) = default;
+struct hash {
+  float operator()(float, kv::entry at) const { return static_cast<float>(at.position * 7919 % 101); }
 };
 
 /// Decides about some layers, carries it out, and checks every row of every lane.
@@ -38,13 +19,11 @@ void compacts_together() {
   shape.shared_entries = true;
   if (Decides == kv::granularity::layer) shape.model.layers = 1;
   RC_LOG() << shape << '\n';
-  mock_cache cache(shape);
-  fill(cache, true);
+  filled_cache cache(shape);
   kv::host_executor exec(*rc::gen::element(1, 3));
   kv::eviction const policy{
-      .score = by_hash<Decides>{}, .protect = kv::sinks{2}, .budget = kv::per_lane{shape.bound / 2}};
-  auto state = kv::make_state(exec, policy, cache.view());
-  auto plan = kv::make_plan(exec, policy, cache.view());
+      .score = scored_by<hash, Decides>{}, .protect = kv::sinks{2}, .budget = kv::per_lane{shape.bound / 2}};
+  auto [state, plan] = state_and_plan(exec, policy, cache.view());
   kv::cache view = cache.view();
   std::vector<std::vector<int>> expected;
   kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
@@ -64,7 +43,7 @@ void compacts_together() {
   kv::apply(exec, kv::compact{}, plan, view, state);
   for (int i = 0; i < cache.lane_count(); ++i) {
     kv::lane const this_lane = cache.lane_at(i);
-    RC_ASSERT(cache.positions(this_lane, cache.count(this_lane)) == expected[static_cast<std::size_t>(i)]);
+    RC_ASSERT(cache.positions(this_lane, cache.count(this_lane)) == expected[as_size(i)]);
     for (int e = 0; e < cache.count(this_lane); ++e) {
       RC_ASSERT(cache.row(of::keys, this_lane, e) ==
                 cache.fingerprint(of::keys, this_lane, cache.position(this_lane, e)));
@@ -89,8 +68,7 @@ TEST_SUITE("layout/compact") {
     kv::host_executor exec;
     auto const policy = kv::policies::streaming_llm({.budget = 3, .sinks = 1});
     kv::cache view = cache.view();
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::decide(exec, policy, kv::signals{view.lanes.layers_only(1, 2)}, state, plan);
     kv::apply(exec, kv::compact{}, plan, view, state);
     CHECK(cache.positions({0, 1, 0}, cache.count({0, 1, 0})) == std::vector<int>{0, 4, 5});
@@ -108,8 +86,7 @@ TEST_SUITE("layout/compact") {
     kv::host_executor exec;
     kv::eviction const policy{.score = kv::knorm{}, .budget = kv::per_lane{0}};
     kv::cache view = cache.view();
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::signals const in{view.lanes, kv::keys_of(view)};
     kv::decide(exec, policy, in, state, plan);
     kv::apply(exec, kv::compact{}, plan, view, state);

@@ -1,17 +1,6 @@
 // dead_slot: what stays bit for bit, what the sentinel row is worth, and what comes back from a prefix tree.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <set>
-#include <vector>
-
-#include "layout/slot_cache.hpp"
-#include "support/holds.hpp"
+#include "layout/any_slots.hpp"
 
 namespace {
 
@@ -101,8 +90,7 @@ double log_sum_exp(holed& of, kv::lane this_lane, reference::row const& query, s
 
 /// Strips, masks and corrects; each is right, and the row alone is not.
 void check_sentinel(holed& of, reference::row const& query, bool against) {
-  for (int i = 0; i < of.cache.lane_count(); ++i) {
-    kv::lane const this_lane = of.cache.lane_at(i);
+  for (kv::lane const this_lane : lanes_of(of.cache)) {
     auto const expected = wanted(of, this_lane, query);
     RC_ASSERT(size_of(expected) > 1e-3);
     kv::poison(of.exec, of.view, of.cache.dead());
@@ -113,7 +101,7 @@ void check_sentinel(holed& of, reference::row const& query, bool against) {
 
     RC_ASSERT(furthest(of.cache.attend(this_lane, query, of.cache.entry_places(this_lane)), expected) <= 1e-6);
 
-    std::vector<std::byte> bits(static_cast<std::size_t>(of.cache.units + 7) / 8, std::byte{0xFF});
+    std::vector<std::byte> bits(as_size(of.cache.units + 7) / 8, std::byte{0xFF});
     std::vector<std::byte> rows;
     for (int r = 0; r < of.cache.rows; ++r) rows.insert(rows.end(), bits.begin(), bits.end());
     kv::mask const masking{
@@ -121,7 +109,7 @@ void check_sentinel(holed& of, reference::row const& query, bool against) {
         {{rows.data(), static_cast<std::int64_t>(bits.size()), 0, 0}, kv::mask_form::bits, of.cache.units}};
     kv::show(of.exec, masking, of.view);
     std::vector<kv::place> readable;
-    std::byte const* const row = rows.data() + static_cast<std::size_t>(this_lane.sequence) * bits.size();
+    std::byte const* const row = rows.data() + as_size(this_lane.sequence) * bits.size();
     for (auto const& place : of.whole_map(this_lane)) {
       if ((std::to_integer<int>(row[place.unit / 8]) >> place.unit % 8 & 1) != 0) readable.push_back(place);
     }
@@ -153,15 +141,10 @@ reference::row query_against(dice& random, int dims) {
 }
 
 slot_options any_shape() {
-  slot_options shape;
+  slot_options shape = any_slots(false);
   shape.model.head_dim = *rc::gen::element(4, 64, 80);
-  shape.model.layers = *rc::gen::inRange(1, 3);
-  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 3);
-  shape.sequences = *rc::gen::inRange(1, 3);
   shape.bound = *rc::gen::element(12, 33);
-  shape.one_list = *rc::gen::arbitrary<bool>();
   shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
-  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   return shape;
 }
 
@@ -253,13 +236,12 @@ TEST_SUITE("layout/dead_slot") {
           auto const positions = of.cache.positions(this_lane);
           std::set<int> const kept(positions.begin(), positions.end());
           std::vector<int> slots;
-          for (std::size_t e = 0; e < slots_before[static_cast<std::size_t>(i)].size(); ++e) {
-            int const position = positions_before[static_cast<std::size_t>(i)][e];
+          for (std::size_t e = 0; e < slots_before[as_size(i)].size(); ++e) {
+            int const position = positions_before[as_size(i)][e];
             if (kept.count(position) != 0) {
-              slots.push_back(slots_before[static_cast<std::size_t>(i)][e]);
+              slots.push_back(slots_before[as_size(i)][e]);
             } else {
-              expected[static_cast<std::size_t>(of.cache.row_of(this_lane) * of.cache.map_row + position)] =
-                  of.cache.dead();
+              expected[as_size(of.cache.row_of(this_lane) * of.cache.map_row + position)] = of.cache.dead();
             }
           }
           RC_ASSERT(of.cache.listed(this_lane) == slots);
@@ -284,7 +266,7 @@ TEST_SUITE("layout/dead_slot") {
         for (double const each : of.cache.read(false, this_lane, slot)) RC_ASSERT(each == 0);
         for (bool const key : {true, false}) {
           std::byte* const row = of.cache.bytes(key, this_lane, slot);
-          auto const width = static_cast<std::size_t>(key ? of.cache.k_row : of.cache.v_row);
+          auto const width = as_size(key ? of.cache.k_row : of.cache.v_row);
           std::copy_n(before.begin() + (row - of.cache.memory.data()), width, row);
         }
       }

@@ -1,10 +1,6 @@
 // The policies that drop one entry in each step, over slots, keep what those that drop all at once keep over rows.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
+#include "support/test.hpp"
 
 namespace decode_test {
 

@@ -1,34 +1,20 @@
 // drop_blocks: whole blocks go, what shares a block with a kept entry stays.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "layout/slot_cache.hpp"
+#include "layout/any_slots.hpp"
 #include "reference/layouts.hpp"
 #include "support/beside.hpp"
-#include "support/holds.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
 slot_options any_pages(bool by_lane) {
-  slot_options shape;
+  slot_options shape = any_slots(by_lane, 3);
   shape.model.head_dim = *rc::gen::element(4, 1);
-  shape.model.layers = *rc::gen::inRange(1, 4);
-  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 4);
-  shape.sequences = *rc::gen::inRange(1, 4);
   shape.bound = *rc::gen::element(16, 1, 31, 33, 40);
   shape.page = *rc::gen::element(4, 1, 3, 16);
-  shape.by_lane = by_lane;
-  shape.one_list = shape.page == 1 || *rc::gen::arbitrary<bool>();
+  shape.one_list = shape.one_list || shape.page == 1;
   shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16);
-  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   return shape;
 }
 
@@ -45,23 +31,22 @@ void drops_whole_blocks(bool by_lane, Policy policy) {
     return reinterpret_cast<float*>(columns.columns()[0].rows.row(this_lane));
   };
   dice random(shape.seed);
-  std::vector<int> next(static_cast<std::size_t>(shape.sequences), 0);
+  std::vector<int> next(as_size(shape.sequences), 0);
   for (int round = 0; round < 4; ++round) {
     for (int s = 0; s < shape.sequences; ++s) {
       int capacity = shape.bound;
       for (int i = 0; i < cache.lane_count(); ++i) {
         if (cache.lane_at(i).sequence == s) capacity = std::min(capacity, shape.bound - cache.held(cache.lane_at(i)));
       }
-      cache.in_flight[static_cast<std::size_t>(s)] = 0;
+      cache.in_flight[as_size(s)] = 0;
       int const tokens = random.below(capacity + 1);
       int const drafts = random.below(3);
       for (int t = 0; t < tokens; ++t) {
-        int& position = next[static_cast<std::size_t>(s)];
+        int& position = next[as_size(s)];
         if (position >= cache.map_row) continue;
         cache.write_token(s, position, position);
         kv::append(exec, view, columns, {s, 1, position++, t >= tokens - drafts});
-        for (int i = 0; i < cache.lane_count(); ++i) {
-          kv::lane const this_lane = cache.lane_at(i);
+        for (kv::lane const this_lane : lanes_of(cache)) {
           if (this_lane.sequence == s)
             mass(this_lane)[cache.held(this_lane) - 1] = static_cast<float>(position - 1 + this_lane.head);
         }
@@ -74,10 +59,8 @@ void drops_whole_blocks(bool by_lane, Policy policy) {
     kv::apply_stats wanted;
     for (int i = 0; i < cache.lane_count(); ++i) {
       kv::lane const this_lane = cache.lane_at(i);
-      auto const listed = plan.keep().listed(kv::segment_of(view.lanes, plan.decides(), i));
-      std::vector<int> kept(listed.begin(), listed.end());
-      wanted.logical_kept += static_cast<int>(kept.size());
-      for (int e = cache.committed(this_lane); e < cache.held(this_lane); ++e) kept.push_back(e);
+      std::vector<int> const kept = staying(cache, plan.keep(), i);
+      wanted.logical_kept += static_cast<int>(kept.size()) - cache.held(this_lane) + cache.committed(this_lane);
       auto const table = cache.row(cache.list, this_lane, cache.places);
       expected.push_back(reference::without_blocks(table, shape.page, cache.held(this_lane), kept));
       positions_before.push_back(cache.positions(this_lane));
@@ -92,7 +75,7 @@ void drops_whole_blocks(bool by_lane, Policy policy) {
     RC_ASSERT(cache.in_flight == before.tables[5]);
     for (int i = 0; i < cache.lane_count(); ++i) {
       kv::lane const this_lane = cache.lane_at(i);
-      auto const& left = expected[static_cast<std::size_t>(i)];
+      auto const& left = expected[as_size(i)];
       auto const row = cache.row(cache.list, this_lane, cache.places);
       auto const row_before = cache.row(before.tables[0], this_lane, cache.places);
       RC_ASSERT(cache.held(this_lane) == static_cast<int>(left.ordinals.size()));
@@ -104,7 +87,7 @@ void drops_whole_blocks(bool by_lane, Policy policy) {
       int const freed = cache.row(cache.freed_count, this_lane, 1)[0];
       RC_ASSERT(cache.row(cache.freed, this_lane, freed) == left.freed);
       for (std::size_t e = 0; e < left.ordinals.size(); ++e) {
-        int const position = positions_before[static_cast<std::size_t>(i)][static_cast<std::size_t>(left.ordinals[e])];
+        int const position = positions_before[as_size(i)][as_size(left.ordinals[e])];
         RC_ASSERT(cache.positions(this_lane)[e] == position);
         RC_ASSERT(mass(this_lane)[e] == static_cast<float>(position + this_lane.head));
         kv::place const place = cache.where().at(this_lane, static_cast<int>(e));
@@ -129,8 +112,7 @@ TEST_SUITE("layout/drop_blocks") {
     kv::host_executor exec;
     kv::cache view = cache.view();
     kv::eviction<kv::streaming_llm> const ends{.score = {.sinks = 2}, .budget = {3}};
-    auto state = kv::make_state(exec, ends, view);
-    auto plan = kv::make_plan(exec, ends, view);
+    auto [state, plan] = state_and_plan(exec, ends, view);
     for (int p = 0; p < 10; ++p) {
       cache.write_token(0, p, p);
       kv::append(exec, view, state, {.tokens = 1, .position = p});

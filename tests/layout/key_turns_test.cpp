@@ -1,26 +1,10 @@
 // Keys of 16 bits that turn again and again, against the raw keys rotated once in double.
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cmath>
-#include <cstring>
-#include <kvpolicy/engines/bind.hpp>
-#include <kvpolicy/engines/llama_cpp.hpp>
-#include <kvpolicy/kvpolicy.hpp>
-#include <optional>
-#include <vector>
-
 #include "reference/rope.hpp"
-#include "support/dice.hpp"
-#include "support/elements.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
-namespace reference = kvpolicy_reference;
 
 struct options {
   kv::codec element = kv::codec::bf16;
@@ -46,9 +30,9 @@ class streaming {
         capacity(2 * with.budget + 2),
         k(bytes()),
         v(bytes()),
-        count(size(with.slots * model.layers * model.kv_heads)),
-        position(count.size() * size(capacity)),
-        ids(size(with.slots)),
+        count(as_size(with.slots * model.layers * model.kv_heads)),
+        position(count.size() * as_size(capacity)),
+        ids(as_size(with.slots)),
         policy(kv::policies::streaming_llm({.budget = with.budget})),
         turn{{.theta = 500000, .style = with.style, .dims = with.rope_dims}},
         view(kv::contiguous_cache({.k = k.data(),
@@ -74,7 +58,7 @@ class streaming {
   void append(int slot, int id) {
     int const at = held(slot);
     kv::append(exec, view, state, {.sequence = slot, .tokens = 1, .position = at});
-    ids[size(slot)].push_back(id);
+    ids[as_size(slot)].push_back(id);
     for_each_lane(slot, [&](kv::lane one) {
       reference::row const key = turned(id, one, at);
       for (std::size_t d = 0; d < key.size(); ++d) encode(how.element, key[d], element(one, at, static_cast<int>(d)));
@@ -83,9 +67,9 @@ class streaming {
   void evict(int slot) {
     kv::decide(exec, policy, kv::signals{view.lanes.sequences_only(slot, slot + 1)}, state, plan);
     std::vector<int> kept;
-    for (int const e : plan.keep().listed(0)) kept.push_back(ids[size(slot)][size(e)]);
+    for (int const e : plan.keep().listed(0)) kept.push_back(ids[as_size(slot)][as_size(e)]);
     kv::apply(exec, turn, plan, view, state);
-    ids[size(slot)] = kept;
+    ids[as_size(slot)] = kept;
   }
   void run(int slot, int from, int to) {
     for (int id = from; id < to; ++id) step(slot, id);
@@ -97,7 +81,7 @@ class streaming {
     int keys = 0;
     for_each_lane(slot, [&](kv::lane one) {
       for (int e = 0; e < held(slot); ++e, ++keys) {
-        reference::row const wanted = turned(ids[size(slot)][size(e)], one, e);
+        reference::row const wanted = turned(ids[as_size(slot)][as_size(e)], one, e);
         double off = 0, length = 0;
         for (std::size_t d = first_turned(); d < wanted.size(); ++d) {
           double const gap = decoded(how.element, element(one, e, static_cast<int>(d))) - wanted[d];
@@ -107,7 +91,7 @@ class streaming {
         sum += std::sqrt(off / length);
         if (model.value_dim == 0) continue;
         for (int d = 0; d < model.value_dim; ++d) {
-          CHECK(decoded(how.element, element(one, e, d)) == raw(ids[size(slot)][size(e)], one)[size(d)]);
+          CHECK(decoded(how.element, element(one, e, d)) == raw(ids[as_size(slot)][as_size(e)], one)[as_size(d)]);
         }
       }
     });
@@ -144,11 +128,10 @@ class streaming {
   kv::plan<kv::host_executor> plan;
 
  private:
-  static std::size_t size(int number) { return static_cast<std::size_t>(number); }
   [[nodiscard]] std::size_t bytes() const {
-    return size(how.slots * model.layers * model.kv_heads * capacity * model.head_dim * kv::bytes_of(how.element));
+    return as_size(how.slots * model.layers * model.kv_heads * capacity * model.head_dim * kv::bytes_of(how.element));
   }
-  [[nodiscard]] std::size_t first_turned() const { return size(model.value_dim); }
+  [[nodiscard]] std::size_t first_turned() const { return as_size(model.value_dim); }
   template <class Visit>
   void for_each_lane(int slot, Visit const& visit) {
     for (int i = 0; i < model.layers * model.kv_heads; ++i)
@@ -257,7 +240,7 @@ TEST_SUITE("layout/key_turns") {
         for (int const slot : {1, 2, 3}) {  // two tokens are taken back, and two others come
           int const cut = now.held(slot) - 2;
           kv::truncate(now.exec, now.view, now.state, slot, cut);
-          now.ids[static_cast<std::size_t>(slot)].resize(static_cast<std::size_t>(cut));
+          now.ids[as_size(slot)].resize(as_size(cut));
           now.run(slot, from + 35, from + 37);
         }
       }
@@ -274,7 +257,7 @@ TEST_SUITE("layout/key_turns") {
     turn_thrice(now, 0);
     std::size_t const lanes = 4;
     int const rows = now.held(0) * now.model.head_dim * 2 * 2;
-    CHECK(now.saved(0).size() == fresh.size() + lanes * (static_cast<std::size_t>(rows) + sizeof(int) * 8 + 12));
+    CHECK(now.saved(0).size() == fresh.size() + lanes * (as_size(rows) + sizeof(int) * 8 + 12));
     kv::fork(now.exec, now.view, now.state, 0, 1);
     kv::load(now.exec, now.view, now.state, 2, now.saved(1));
     kv::move(now.exec, now.view, now.state, 0, 3);
@@ -321,7 +304,7 @@ TEST_SUITE("layout/key_turns") {
       for (int lane = 0; lane < 4; ++lane) {
         kv::lane const one{0, lane / 2, lane % 2};
         std::memcpy(small.columns()[i].rows.row(one), now.state.columns()[i].rows.row(one),
-                    static_cast<std::size_t>(small.columns()[i].about.bytes * now.view.lanes.capacity));
+                    as_size(small.columns()[i].about.bytes * now.view.lanes.capacity));
       }
     }
     now.view.lanes.capacity += 1;
@@ -334,13 +317,12 @@ TEST_SUITE("layout/key_turns") {
   TEST_CASE("where one group refuses, no group has changed") {
     streaming a({.element = kv::codec::f32, .budget = 8}), b({.budget = 8, .copies = false});
     kv::layer_groups all{.layers = 4, .groups = {{"a", a.view, {0, 1}}, {"b", b.view, {2, 3}}}};
-    auto states = kv::make_state(a.exec, a.policy, all);
-    auto plans = kv::make_plan(a.exec, a.policy, all, a.turn);
+    auto [states, plans] = state_and_plan(a.exec, a.policy, all, a.turn);
     auto const step = [&](int at) {
       kv::append(a.exec, all, states, {.tokens = 1, .position = at});
       kv::decide(
-          a.exec, a.policy, all,
-          [&](int g) { return kv::signals{all.groups[static_cast<std::size_t>(g)].entries.lanes}; }, states, plans);
+          a.exec, a.policy, all, [&](int g) { return kv::signals{all.groups[as_size(g)].entries.lanes}; }, states,
+          plans);
       kv::apply(a.exec, [&](int) { return a.turn; }, plans, all, states);
     };
     for (int t = 0; t < 11; ++t) step(std::min(t, 8));
@@ -361,7 +343,7 @@ TEST_SUITE("layout/key_turns") {
       streaming now({.element = element});
       auto const alone = kv::required_bytes<kv::host_executor>(now.policy, now.view).state;
       auto const with = kv::required_bytes<kv::host_executor>(now.policy, now.view, now.turn).state;
-      CHECK(with - alone == (element == kv::codec::f32 ? 0u : static_cast<std::size_t>(4 * now.capacity * (64 + 4))));
+      CHECK(with - alone == (element == kv::codec::f32 ? 0u : as_size(4 * now.capacity * (64 + 4))));
       auto const bound = kv::engines::bind<kv::engines::llama_cpp>(
           kv::eviction{.score = kv::reduce_lanes<kv::streaming_llm>{{}, kv::granularity::sequence}}, now.turn);
       CHECK(kv::required_bytes<kv::host_executor>(now.policy, now.view, bound).state == with);
@@ -402,7 +384,7 @@ TEST_SUITE("layout/key_turns") {
         bool moves = false;
         for (int const e : plan.keep().listed(0)) {
           bool const turning = *(now.view.lanes.position.row({}) + e) != std::ssize(kept);
-          kept.push_back(turns[0][static_cast<std::size_t>(e)] + (turning ? 1 : 0));
+          kept.push_back(turns[0][as_size(e)] + (turning ? 1 : 0));
           moves = moves || turning;
         }
         std::string const refused = error_of([&] { kv::apply(now.exec, now.turn, plan, now.view, now.state); });
@@ -414,7 +396,7 @@ TEST_SUITE("layout/key_turns") {
           RC_ASSERT(applied >= 3);
           int const cut = *rc::gen::inRange(0, now.held(0));
           kv::truncate(now.exec, now.view, now.state, 0, cut);
-          turns[0].resize(static_cast<std::size_t>(cut));
+          turns[0].resize(as_size(cut));
           if (cut == 0) applied = 0;
         }
         if (*rc::gen::inRange(0, 8) == 0) {

@@ -1,21 +1,6 @@
 // Lanes with `order`: the newest entry takes the place of the dropped one, and every decision is that of ordered lanes.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <numeric>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "layout/slot_cache.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
+#include "layout/any_slots.hpp"
 
 namespace {
 
@@ -44,7 +29,7 @@ struct served {
       int const count = static_cast<int>(all.size());
       RC_ASSERT(now.newest_of(positions.data(), count) == (count > 0 ? all.back() : -1));
       for (int r = 0; now.is_ring() && r < count; ++r) {
-        RC_ASSERT(positions[static_cast<std::size_t>(now.ordinal_of(r))] == all[static_cast<std::size_t>(r)]);
+        RC_ASSERT(positions[as_size(now.ordinal_of(r))] == all[as_size(r)]);
       }
       kv::lane_entries const of{one, count, 0, positions.data(), now};
       for (int const limit : {0, 1, 3, 7, count > 2 ? all[2] : 5, count > 0 ? all.back() : 9, 1000}) {
@@ -56,21 +41,12 @@ struct served {
 };
 
 slot_options any_shape() {
-  slot_options how;
-  how.model.layers = *rc::gen::inRange(1, 3);
-  how.model.kv_heads = how.model.query_heads = *rc::gen::inRange(1, 3);
-  how.sequences = *rc::gen::inRange(1, 3);
+  slot_options how = any_slots(true);
+  how.one_list = false;
   how.bound = *rc::gen::element(4, 9, 33, 80);
-  how.by_lane = true;
   how.page = *rc::gen::element(1, 1, 4);
   how.element = *rc::gen::element(kv::codec::f32, kv::codec::bf16);
-  how.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   return how;
-}
-
-template <class Policy>
-auto state_and_plan(kv::host_executor& exec, Policy const& policy, served& of) {
-  return std::pair{kv::make_state(exec, policy, of.view), kv::make_plan(exec, policy, of.view, kv::overwrite{})};
 }
 
 /// Numbers that engines give: of the gate at birth, and of attention. There are equal ones, infinite ones and NaN.
@@ -91,19 +67,19 @@ void decides_alike(Policy const& policy, slot_options how) {
   if (how.sequences == 1 && *rc::gen::arbitrary<bool>()) how.page = 3;
   served rows(how, true);
   kv::host_executor exec(*rc::gen::element(1, 3), *rc::gen::element(kv::isa::portable, kv::best_isa()));
-  auto [ordered_state, ordered_plan] = state_and_plan(exec, policy, ordered);
-  auto [list_state, list_plan] = state_and_plan(exec, policy, list);
-  auto [rows_state, rows_plan] = state_and_plan(exec, policy, rows);
+  auto [ordered_state, ordered_plan] = state_and_plan(exec, policy, ordered.view, kv::overwrite{});
+  auto [list_state, list_plan] = state_and_plan(exec, policy, list.view, kv::overwrite{});
+  auto [rows_state, rows_plan] = state_and_plan(exec, policy, rows.view, kv::overwrite{});
   dice random(how.seed);
-  std::vector<int> next(static_cast<std::size_t>(how.sequences), 0);
+  std::vector<int> next(as_size(how.sequences), 0);
   for (int round = 0; round < 60; ++round) {
-    std::vector<float> born(static_cast<std::size_t>(ordered.cache.lane_count()) * 3, 0);
-    std::vector<int> tokens(static_cast<std::size_t>(ordered.cache.lane_count()));
+    std::vector<float> born(as_size(ordered.cache.lane_count()) * 3, 0);
+    std::vector<int> tokens(as_size(ordered.cache.lane_count()));
     for (int s = 0; s < how.sequences; ++s) {
       int const capacity = how.bound - ordered.cache.held({s, 0, 0});
       bool const drafts = random.below(4) == 0;
       int const some = std::min(capacity, round == 0 ? how.bound / 2 : random.below(drafts ? 4 : 3));
-      int& position = next[static_cast<std::size_t>(s)];
+      int& position = next[as_size(s)];
       int const first = position;
       position += random.below(8) == 0 ? 2 : 0;  // a position that no entry has
       int const begin = position;
@@ -125,10 +101,10 @@ void decides_alike(Policy const& policy, slot_options how) {
       if (some == 0) position = first;
       for (int i = 0; i < ordered.cache.lane_count(); ++i) {
         if (ordered.cache.lane_at(i).sequence != s) continue;
-        tokens[static_cast<std::size_t>(i)] = std::min(3, some - rejected);
+        tokens[as_size(i)] = std::min(3, some - rejected);
         int const stored = std::min(3, some - rejected);
         for (int t = 0; t < stored; ++t) {
-          born[static_cast<std::size_t>(i * 3 + t)] = number_of(i, begin + some - rejected - stored + t, 1);
+          born[as_size(i * 3 + t)] = number_of(i, begin + some - rejected - stored + t, 1);
         }
       }
     }
@@ -142,11 +118,11 @@ void decides_alike(Policy const& policy, slot_options how) {
       gate.entries = 3;
       std::int64_t const head = 1;
       gate.counts = {tokens.data(), head * how.model.kv_heads * how.model.layers, how.model.kv_heads, head};
-      std::vector<float> mass(static_cast<std::size_t>(of.cache.lane_count() * how.bound));
+      std::vector<float> mass(as_size(of.cache.lane_count() * how.bound));
       for (int i = 0; i < of.cache.lane_count(); ++i) {
         auto const positions = of.cache.positions(of.cache.lane_at(i));
         for (std::size_t e = 0; e < positions.size(); ++e) {
-          mass[static_cast<std::size_t>(i * how.bound) + e] = number_of(i, positions[e], 2);
+          mass[as_size(i * how.bound) + e] = number_of(i, positions[e], 2);
         }
       }
       std::int64_t const row = how.bound;
@@ -168,8 +144,7 @@ void decides_alike(Policy const& policy, slot_options how) {
     kv::apply(exec, kv::overwrite{list.cache.list_table()}, list_plan, list.view, list_state, &stats[1]);
     kv::apply(exec, kv::overwrite{}, rows_plan, rows.view, rows_state, &stats[2]);
     RC_ASSERT((stats[0] == stats[1] && stats[0] == stats[2]));
-    for (int i = 0; i < ordered.cache.lane_count(); ++i) {
-      kv::lane const one = ordered.cache.lane_at(i);
+    for (kv::lane const one : lanes_of(ordered.cache)) {
       RC_ASSERT(list.sorted(one) == ordered.cache.positions(one));
       RC_ASSERT(rows.sorted(one) == ordered.cache.positions(one));
     }
@@ -183,8 +158,7 @@ void decides_alike(Policy const& policy, slot_options how) {
       if (!full) kv::restore_order(exec, rows.view, rows_state);
       list.check();
       rows.check();
-      for (int i = 0; i < list.cache.lane_count(); ++i) {
-        kv::lane const one = list.cache.lane_at(i);
+      for (kv::lane const one : lanes_of(list.cache)) {
         RC_ASSERT(list.cache.positions(one) == ordered.cache.positions(one));
         RC_ASSERT((full || rows.cache.positions(one) == ordered.cache.positions(one)));
       }
@@ -197,23 +171,14 @@ void with_protections(Score const& score) {
   slot_options const how = any_shape();
   int const budget = *rc::gen::inRange(0, how.bound);
   int const window = *rc::gen::inRange(0, how.bound);
-  auto const run = [&](auto const& protect) {
-    decides_alike(
-        kv::eviction{.score = score, .protect = protect, .budget = kv::per_lane{budget}, .pick = kv::lowest_one{}},
-        how);
-  };
-  switch (*rc::gen::inRange(0, 5)) {
-    case 0:
-      return run(kv::nothing{});
-    case 1:
-      return run(kv::sinks{window});
-    case 2:
-      return run(kv::recent{window});
-    case 3:
-      return run(kv::safe{2, window});
-    default:
-      return run(kv::sinks{1} | kv::recent{window} | kv::sinks{3});
-  }
+  with_one_of(
+      [&](auto const& protect) {
+        decides_alike(
+            kv::eviction{.score = score, .protect = protect, .budget = kv::per_lane{budget}, .pick = kv::lowest_one{}},
+            how);
+      },
+      kv::nothing{}, kv::sinks{window}, kv::recent{window}, kv::safe{2, window},
+      kv::sinks{1} | kv::recent{window} | kv::sinks{3});
 }
 
 }  // namespace
@@ -240,8 +205,8 @@ TEST_SUITE("layout/lane_order") {
       kv::eviction const policy{.score = kv::reduce_lanes{kv::random_scores{}, kv::granularity::sequence},
                                 .budget = kv::per_lane{how.bound - 1},
                                 .pick = kv::lowest_one{}};
-      auto [ordered_state, ordered_plan] = state_and_plan(exec, policy, ordered);
-      auto [list_state, list_plan] = state_and_plan(exec, policy, list);
+      auto [ordered_state, ordered_plan] = state_and_plan(exec, policy, ordered.view, kv::overwrite{});
+      auto [list_state, list_plan] = state_and_plan(exec, policy, list.view, kv::overwrite{});
       for (int p = 0; p < 2 * how.bound; ++p) {
         for (int s = 0; s < how.sequences; ++s) {
           list.cache.write_token(s, p, p);
@@ -276,8 +241,8 @@ TEST_SUITE("layout/lane_order") {
     served list(how, true);
     kv::host_executor exec;
     kv::eviction const policy{.score = kv::tova{}, .budget = kv::per_lane{3}, .pick = kv::lowest_one{}};
-    auto [ordered_state, ordered_plan] = state_and_plan(exec, policy, ordered);
-    auto [list_state, list_plan] = state_and_plan(exec, policy, list);
+    auto [ordered_state, ordered_plan] = state_and_plan(exec, policy, ordered.view, kv::overwrite{});
+    auto [list_state, list_plan] = state_and_plan(exec, policy, list.view, kv::overwrite{});
     std::vector<float> rows(2 * 4 * 8);
     dice random(5);
     for (int p = 0; p < 30; ++p) {
@@ -323,8 +288,7 @@ TEST_SUITE("layout/lane_order") {
                     0, reference::row(8, 0.0));
       kv::append(exec, view, state, {.tokens = 1, .position = p});
       kv::signals const in{view.lanes, kv::keys_of(view)};
-      kv::observe(exec, recorded, in, state);
-      kv::decide(exec, recorded, in, state, plan);
+      observe_and_decide(exec, recorded, in, state, plan);
       kv::decide(exec, plain, in, plain_state, plain_plan);
       auto const a = plan.keep().listed(0);
       auto const b = plain_plan.keep().listed(0);
@@ -347,7 +311,7 @@ TEST_SUITE("layout/lane_order") {
                             .protect = kv::position_span{1, 3},
                             .budget = kv::per_lane{5},
                             .pick = kv::lowest_one{}};
-    auto [state, plan] = state_and_plan(exec, one, of);
+    auto [state, plan] = state_and_plan(exec, one, of.view, kv::overwrite{});
     auto other = kv::make_plan(exec, all, of.view, kv::compact{});
     for (int p = 0; p < 9; ++p) {
       of.cache.write_token(0, p, p);
@@ -392,7 +356,7 @@ TEST_SUITE("layout/lane_order") {
     served of(how, true);
     kv::host_executor exec;
     auto const policy = kv::policies::streaming_llm_decode({.budget = 4, .sinks = 1});
-    auto [state, plan] = state_and_plan(exec, policy, of);
+    auto [state, plan] = state_and_plan(exec, policy, of.view, kv::overwrite{});
     auto const step = [&](int s, int p) {
       of.cache.write_token(s, p, p);
       kv::append(exec, of.view, state, {s, 1, p});
@@ -411,7 +375,7 @@ TEST_SUITE("layout/lane_order") {
     kv::append(exec, of.view, state, {0, 1, 7});
     kv::decide(exec, policy, kv::signals{of.view.lanes}, state, plan);
     int const dropped = plan.keep().listed(0)[0];
-    of.cache.list[static_cast<std::size_t>(dropped)] = 99;
+    of.cache.list[as_size(dropped)] = 99;
     auto const before = of.cache.save();
     std::string const refused =
         error_of([&] { kv::apply(exec, kv::overwrite{of.cache.list_table()}, plan, of.view, state); });
@@ -434,8 +398,8 @@ TEST_SUITE("layout/lane_order") {
       kv::eviction const policy{.score = kv::trim_kv{.buffer = *rc::gen::inRange(1, 4)},
                                 .budget = kv::per_lane{budget},
                                 .trigger = kv::over_budget{slack}};
-      auto [state, plan] = state_and_plan(exec, policy, of);
-      std::vector<float> zeros(static_cast<std::size_t>(of.cache.lane_count() * how.bound), -1.0f);
+      auto [state, plan] = state_and_plan(exec, policy, of.view, kv::overwrite{});
+      std::vector<float> zeros(as_size(of.cache.lane_count() * how.bound), -1.0f);
       std::int64_t const row = how.bound;
       kv::retention const given{
           {zeros.data(), row * how.model.kv_heads * how.model.layers, row * how.model.kv_heads, row}};

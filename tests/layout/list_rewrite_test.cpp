@@ -1,17 +1,8 @@
 // list_rewrite: the list is shortened, rows stay, slots come back; over a table of slots, one-token blocks, or the list
 // of a whole batch.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "layout/slot_cache.hpp"
+#include "layout/any_slots.hpp"
 #include "reference/layouts.hpp"
-#include "support/holds.hpp"
 
 namespace {
 
@@ -19,29 +10,18 @@ using namespace kvpolicy_test;
 
 template <class Policy>
 void shortens_the_list(bool by_lane, Policy policy) {
-  slot_options shape;
-  shape.model.layers = *rc::gen::inRange(1, 4);
-  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 4);
-  shape.sequences = *rc::gen::inRange(1, 4);
+  slot_options shape = any_slots(by_lane, 3);
   shape.bound = *rc::gen::element(8, 1, 31, 33);
-  shape.by_lane = by_lane;
-  shape.one_list = *rc::gen::arbitrary<bool>();
-  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   slot_cache cache(shape);
   bool const one_token_blocks = !shape.one_list && *rc::gen::arbitrary<bool>();
   kv::host_executor exec(*rc::gen::element(1, 3));
   kv::cache view = cache.view();
   if (one_token_blocks) view.where.kind = kv::locating::block_table;
-  auto state = kv::make_state(exec, policy, view);
-  auto plan = kv::make_plan(exec, policy, view);
+  auto [state, plan] = state_and_plan(exec, policy, view);
   dice random(shape.seed);
   int length = 0;
   for (int round = 0; round < 3; ++round) {
-    for (int s = 0; s < shape.sequences; ++s) {
-      cache.in_flight[static_cast<std::size_t>(s)] = 0;
-      int const tokens = random.below(shape.bound - cache.held({s, 0, 0}) + 1);
-      for (int t = 0; t < tokens; ++t) kv::append(exec, view, state, {s, 1, length + t, t + 1 == tokens && tokens > 1});
-    }
+    append_any(exec, cache, view, state, random, length);
     length += shape.bound;
     policy.budget.tokens = random.below(shape.bound + 1);
     kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
@@ -50,10 +30,8 @@ void shortens_the_list(bool by_lane, Policy policy) {
     kv::apply_stats wanted;
     for (int i = 0; i < cache.lane_count(); ++i) {
       kv::lane const this_lane = cache.lane_at(i);
-      auto const listed = plan.keep().listed(kv::segment_of(view.lanes, plan.decides(), i));
-      std::vector<int> kept(listed.begin(), listed.end());
-      wanted.logical_kept += static_cast<int>(kept.size());
-      for (int e = cache.committed(this_lane); e < cache.held(this_lane); ++e) kept.push_back(e);
+      std::vector<int> const kept = staying(cache, plan.keep(), i);
+      wanted.logical_kept += static_cast<int>(kept.size()) - cache.held(this_lane) + cache.committed(this_lane);
       expected.push_back(reference::listed_only(cache.listed(this_lane), cache.held(this_lane), kept));
       positions_before.push_back(cache.positions(this_lane));
       wanted.physical_freed += static_cast<int>(expected.back().freed.size());
@@ -68,7 +46,7 @@ void shortens_the_list(bool by_lane, Policy policy) {
     RC_ASSERT(cache.map == before.tables[1]);
     for (int i = 0; i < cache.lane_count(); ++i) {
       kv::lane const this_lane = cache.lane_at(i);
-      auto const& left = expected[static_cast<std::size_t>(i)];
+      auto const& left = expected[as_size(i)];
       RC_ASSERT(cache.listed(this_lane) == left.units);
       auto freed = cache.row(cache.freed, this_lane, cache.row(cache.freed_count, this_lane, 1)[0]);
       auto const row = cache.row(cache.list, this_lane, cache.places);
@@ -82,8 +60,7 @@ void shortens_the_list(bool by_lane, Policy policy) {
       auto const rest = cache.held(this_lane) + std::ssize(left.freed);
       RC_ASSERT(std::equal(row.begin() + rest, row.end(), row_before.begin() + rest));
       for (std::size_t e = 0; e < left.ordinals.size(); ++e) {
-        RC_ASSERT(cache.positions(this_lane)[e] ==
-                  positions_before[static_cast<std::size_t>(i)][static_cast<std::size_t>(left.ordinals[e])]);
+        RC_ASSERT(cache.positions(this_lane)[e] == positions_before[as_size(i)][as_size(left.ordinals[e])]);
       }
     }
   }

@@ -1,19 +1,7 @@
 // mask: the elements of dropped entries are written and no other, in every form that a mask has.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <set>
-#include <vector>
-
-#include "layout/slot_cache.hpp"
+#include "layout/any_slots.hpp"
 #include "reference/layouts.hpp"
-#include "support/holds.hpp"
 
 namespace {
 
@@ -30,7 +18,7 @@ struct guarded_mask {
               : of == kv::mask_form::bits       ? (cache.units + 7) / 8
                                                 : cache.units * 2),
         row(bytes + guard),
-        memory(static_cast<std::size_t>(cache.rows * row + guard), std::byte{0x5A}) {}
+        memory(as_size(cache.rows * row + guard), std::byte{0x5A}) {}
 
   kv::mask_rows view(slot_cache& cache) {
     auto const like = cache.table(cache.count, 1);
@@ -64,30 +52,19 @@ struct guarded_mask {
 
 template <class Policy>
 void hides_what_goes(bool by_lane, Policy policy) {
-  slot_options shape;
-  shape.model.layers = *rc::gen::inRange(1, 3);
-  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 3);
-  shape.sequences = *rc::gen::inRange(1, 3);
+  slot_options shape = any_slots(by_lane);
   shape.bound = *rc::gen::element(8, 1, 33);
   shape.spare = *rc::gen::inRange(1, 9);
-  shape.by_lane = by_lane;
-  shape.one_list = *rc::gen::arbitrary<bool>();
-  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   slot_cache cache(shape);
   guarded_mask rows(cache, static_cast<kv::mask_form>(*rc::gen::inRange(0, 5)));
   kv::host_executor exec(*rc::gen::element(1, 3));
   kv::cache view = cache.view();
-  auto state = kv::make_state(exec, policy, view);
-  auto plan = kv::make_plan(exec, policy, view);
+  auto [state, plan] = state_and_plan(exec, policy, view);
   kv::mask const how{cache.list_table(), rows.view(cache)};
   dice random(shape.seed);
   int length = 0;
   for (int round = 0; round < 3; ++round) {
-    for (int s = 0; s < shape.sequences; ++s) {
-      cache.in_flight[static_cast<std::size_t>(s)] = 0;
-      int const tokens = random.below(shape.bound - cache.held({s, 0, 0}) + 1);
-      for (int t = 0; t < tokens; ++t) kv::append(exec, view, state, {s, 1, length + t, t + 1 == tokens && tokens > 1});
-    }
+    append_any(exec, cache, view, state, random, length);
     length += shape.bound;
 
     auto expected = rows.memory;
@@ -110,15 +87,12 @@ void hides_what_goes(bool by_lane, Policy policy) {
     kv::apply_stats wanted;
     for (int i = 0; i < cache.lane_count(); ++i) {
       kv::lane const this_lane = cache.lane_at(i);
-      auto const listed = plan.keep().listed(kv::segment_of(view.lanes, plan.decides(), i));
-      std::vector<int> kept(listed.begin(), listed.end());
-      wanted.logical_kept += static_cast<int>(kept.size());
-      for (int e = cache.committed(this_lane); e < cache.held(this_lane); ++e) kept.push_back(e);
+      std::vector<int> const kept = staying(cache, plan.keep(), i);
+      wanted.logical_kept += static_cast<int>(kept.size()) - cache.held(this_lane) + cache.committed(this_lane);
       for (int const unit : reference::hidden_units(cache.listed(this_lane), cache.held(this_lane), kept)) {
         rows.set(expected, cache.row_of(this_lane), unit, false);
       }
-      if (!kept.empty())
-        wanted.attended_length += cache.positions(this_lane)[static_cast<std::size_t>(kept.back())] + 1;
+      if (!kept.empty()) wanted.attended_length += cache.positions(this_lane)[as_size(kept.back())] + 1;
     }
     auto const memory_before = cache.memory;
     kv::apply_stats stats;
@@ -143,8 +117,7 @@ TEST_SUITE("layout/mask") {
     kv::host_executor exec;
     kv::eviction<kv::streaming_llm> const policy{.score = {.sinks = 1}, .budget = {2}};
     kv::cache view = cache.view();
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 3, .position = 0});
     cache.list[1] = cache.list[0];
     kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
@@ -164,8 +137,7 @@ TEST_SUITE("layout/mask") {
     kv::host_executor exec;
     kv::eviction<kv::reduce_lanes<kv::streaming_llm>> const policy{.score = {.score_of = {.sinks = 1}}, .budget = {2}};
     kv::cache view = cache.view();
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 6, .position = 10});
     kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     guarded_mask rows(cache, kv::mask_form::bits);

@@ -1,41 +1,16 @@
 // overwrite: few rows move, entries stay in order, and the lane lives in its lowest slots.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "layout/slot_cache.hpp"
+#include "layout/any_slots.hpp"
 #include "reference/layouts.hpp"
-#include "support/holds.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
-slot_options any_slots(bool by_lane) {
-  slot_options shape;
-  shape.model.head_dim = *rc::gen::element(4, 1, 33);
-  shape.model.layers = *rc::gen::inRange(1, 4);
-  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 4);
-  shape.model.value_dim = *rc::gen::element(0, 3);
-  shape.sequences = *rc::gen::inRange(1, 4);
-  shape.bound = *rc::gen::element(8, 1, 31, 33);
-  shape.by_lane = by_lane;
-  shape.one_list = *rc::gen::arbitrary<bool>();
-  shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
-  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
-  return shape;
-}
-
 /// How many rows of a lane, in these slots of its sequence, hold other bytes than before.
 int rows_written(slot_cache& cache, std::vector<std::byte> const& before, kv::lane this_lane, bool keys) {
   int written = 0;
-  auto const width = static_cast<std::size_t>(keys ? cache.k_row : cache.v_row);
+  auto const width = as_size(keys ? cache.k_row : cache.v_row);
   for (int const unit : cache.row(cache.list, this_lane, cache.places)) {
     std::byte const* const now = cache.bytes(keys, this_lane, unit);
     written += std::memcmp(now, before.data() + (now - cache.memory.data()), width) != 0 ? 1 : 0;
@@ -45,23 +20,26 @@ int rows_written(slot_cache& cache, std::vector<std::byte> const& before, kv::la
 
 template <class Policy>
 void fills_holes(bool by_lane, Policy policy) {
-  slot_options const shape = any_slots(by_lane);
+  slot_options shape = any_slots(by_lane, 3);
+  shape.model.head_dim = *rc::gen::element(4, 1, 33);
+  shape.model.value_dim = *rc::gen::element(0, 3);
+  shape.bound = *rc::gen::element(8, 1, 31, 33);
+  shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
   slot_cache cache(shape);
   kv::host_executor exec(*rc::gen::element(1, 3));
   kv::cache view = cache.view();
-  auto state = kv::make_state(exec, policy, view);
-  auto plan = kv::make_plan(exec, policy, view);
+  auto [state, plan] = state_and_plan(exec, policy, view);
   dice random(shape.seed);
   bool const one_in_one_out = *rc::gen::arbitrary<bool>();
-  std::vector<int> next(static_cast<std::size_t>(shape.sequences), 0);
+  std::vector<int> next(as_size(shape.sequences), 0);
   for (int round = 0; round < (one_in_one_out ? 20 : 5); ++round) {
     for (int s = 0; s < shape.sequences; ++s) {
       int const capacity = shape.bound - cache.held({s, 0, 0});  // absolute budgets: lanes hold equally many
-      int const drafts = cache.in_flight[static_cast<std::size_t>(s)] = 0;
+      int const drafts = cache.in_flight[as_size(s)] = 0;
       int const tokens = one_in_one_out && round > 0 ? std::min(capacity, 1) : random.below(capacity + 1);
       int const last = drafts + random.below(3);
       for (int t = 0; t < tokens; ++t) {
-        int& position = next[static_cast<std::size_t>(s)];
+        int& position = next[as_size(s)];
         if (position >= cache.map_row) continue;
         cache.write_token(s, position, position);
         kv::append(exec, view, state, {s, 1, position++, t >= tokens - last});
@@ -74,9 +52,7 @@ void fills_holes(bool by_lane, Policy policy) {
     std::int64_t dropped_entries = 0;
     for (int i = 0; i < cache.lane_count(); ++i) {
       kv::lane const this_lane = cache.lane_at(i);
-      auto const listed = plan.keep().listed(kv::segment_of(view.lanes, plan.decides(), i));
-      std::vector<int> kept(listed.begin(), listed.end());
-      for (int e = cache.committed(this_lane); e < cache.held(this_lane); ++e) kept.push_back(e);
+      std::vector<int> const kept = staying(cache, plan.keep(), i);
       expected.push_back(reference::overwritten(cache.listed(this_lane), cache.held(this_lane), kept));
       positions_before.push_back(cache.positions(this_lane));
       dropped_entries += cache.held(this_lane) - static_cast<int>(kept.size());
@@ -88,14 +64,13 @@ void fills_holes(bool by_lane, Policy policy) {
     RC_ASSERT(stats.physical_freed == dropped_entries);
     for (int i = 0; i < cache.lane_count(); ++i) {
       kv::lane const this_lane = cache.lane_at(i);
-      auto const& wanted = expected[static_cast<std::size_t>(i)];
+      auto const& wanted = expected[as_size(i)];
       int const dropped = static_cast<int>(wanted.freed.size());
       auto const row = cache.row(cache.list, this_lane, cache.places);
       for (bool const keys : {true, false}) RC_ASSERT(rows_written(cache, before.memory, this_lane, keys) <= dropped);
       RC_ASSERT(cache.held(this_lane) == static_cast<int>(wanted.ordinals.size()));
       for (std::size_t e = 0; e < wanted.ordinals.size(); ++e) {
-        int const position =
-            positions_before[static_cast<std::size_t>(i)][static_cast<std::size_t>(wanted.ordinals[e])];
+        int const position = positions_before[as_size(i)][as_size(wanted.ordinals[e])];
         RC_ASSERT(cache.positions(this_lane)[e] == position);
         RC_ASSERT((wanted.units[e] == -1 || wanted.units[e] == row[e]));
         RC_ASSERT(cache.read(true, this_lane, row[e]) == cache.token_row(true, this_lane, position));
@@ -127,8 +102,7 @@ TEST_SUITE("layout/overwrite") {
     kv::host_executor exec;
     kv::eviction<kv::streaming_llm> const policy{.score = {.sinks = 1}, .budget = {7}};
     kv::cache view = cache.view();
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     for (int p = 0; p < 30; ++p) {
       cache.write_token(0, p, p);
       kv::append(exec, view, state, {.tokens = 1, .position = p});
@@ -155,8 +129,7 @@ TEST_SUITE("layout/overwrite") {
         kv::host_executor exec(2);
         kv::eviction const policy{.score = kv::random_scores{}, .budget = kv::per_lane{7}, .pick = kv::lowest_one{}};
         kv::cache view = cache.view();
-        auto state = kv::make_state(exec, policy, view);
-        auto plan = kv::make_plan(exec, policy, view, kv::overwrite{cache.list_table()});
+        auto [state, plan] = state_and_plan(exec, policy, view, kv::overwrite{cache.list_table()});
         for (int s = 0; s < sequences; ++s) kv::append(exec, view, state, {.sequence = s, .tokens = 8, .position = 0});
         kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
         kv::lane const last{sequences - 1, 1, heads - 1};

@@ -1,15 +1,5 @@
 // An applier and a verb of a user: `apply`, `make_plan` and the engines serve them like those of the library.
-#include <doctest/doctest.h>
-
-#include <kvpolicy/engines/bind.hpp>
-#include <kvpolicy/engines/capabilities.hpp>
-#include <kvpolicy/engines/vllm.hpp>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-
-#include "support/allocation_counter.hpp"
-#include "support/error_of.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace user {
 
@@ -50,8 +40,7 @@ struct aging {
   }
   void edit(auto&, kv::keep_set const&, kv::cache const& part, auto& state, kv::apply_stats*) const {
     kv::by_lane<int> const age = state.columns_from(state.recorder_columns(), part.lanes).template table<int>(0);
-    for (int i = 0; i < part.lanes.size(); ++i) {
-      kv::lane const one = part.lanes.at(i);
+    for (kv::lane const one : kvpolicy_test::lanes_of(part.lanes)) {
       for (int e = 0; e < *part.lanes.count.row(one); ++e) ++age.row(one)[e];
     }
   }
@@ -91,9 +80,7 @@ using namespace kvpolicy_test;
 TEST_SUITE("layout/own_applier") {
   TEST_CASE("apply carries a decision out by an applier of the user's, with scratch for the user's verb") {
     mock_cache mock({.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 40});
-    std::vector<int> positions(30);
-    std::iota(positions.begin(), positions.end(), 0);
-    for (int i = 0; i < mock.lane_count(); ++i) mock.put(mock.lane_at(i), positions);
+    for (int i = 0; i < mock.lane_count(); ++i) mock.put(mock.lane_at(i), up_to(30));
     kv::cache view = mock.view();
     auto const policy = kv::eviction{.score = kv::streaming_llm{.sinks = 2}, .budget = kv::per_lane{10}};
     for (bool const named : {true, false}) {
@@ -107,8 +94,7 @@ TEST_SUITE("layout/own_applier") {
       kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
       CHECK(error_of([&] { kv::apply(exec, user::scrub{.refuses = true}, plan, view, state); }) ==
             "apply: scrub.refuses = true, but it was asked to refuse");
-      for (int i = 0; i < view.lanes.size(); ++i) {
-        kv::lane const this_lane = view.lanes.at(i);
+      for (kv::lane const this_lane : kvpolicy_test::lanes_of(view.lanes)) {
         for (int e = 0; e < 30; ++e) {
           auto const* const row =
               reinterpret_cast<float const*>(view.k.row(this_lane.layer, view.where.at(this_lane, e), this_lane.head));
@@ -160,8 +146,7 @@ TEST_SUITE("layout/own_applier") {
     kv::cache view = mock.view();
     kv::host_executor exec;
     auto const policy = kv::eviction{.score = kv::streaming_llm{.sinks = 1}, .budget = kv::per_lane{3}};
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 4, .position = 0});
     kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     kv::keep_set made = plan.keep();

@@ -1,16 +1,8 @@
 // What the appliers of lists, maps, masks and blocks refuse: each by its text, and with nothing changed.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <type_traits>
-#include <vector>
-
 #include "layout/slot_cache.hpp"
 #include "support/beside.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -28,7 +20,7 @@ struct bench {
         view(cache.view()),
         plan(kv::make_plan(exec, policy, view)),
         columns(kv::make_state(exec, policy, view)),
-        mask_memory(static_cast<std::size_t>(4 * cache.units * cache.rows), std::byte{0x11}) {
+        mask_memory(as_size(4 * cache.units * cache.rows), std::byte{0x11}) {
     keep_beside(columns, kv::record_attention_mass{});
     for (int p = 0; p < tokens; ++p) {
       for (int s = 0; s < shape.sequences; ++s) {
@@ -124,8 +116,8 @@ TEST_SUITE("layout") {
   TEST_CASE("two owners of one slot are refused unless `shared` says so") {
     bench<together> with(shape_of(false));
     int const slot = with.cache.list[0];
-    with.cache.list[static_cast<std::size_t>(with.cache.places)] = slot;
-    with.cache.map[static_cast<std::size_t>(with.cache.map_row)] = slot;
+    with.cache.list[as_size(with.cache.places)] = slot;
+    with.cache.map[as_size(with.cache.map_row)] = slot;
     for_every_list_applier(with, [&](auto const& how) {
       with.refuses(
           "apply: list = slot " + std::to_string(slot) +
@@ -238,7 +230,7 @@ TEST_SUITE("layout/dead_slot") {
     bench<kv::eviction<kv::reduce_lanes<kv::streaming_llm>>> with(shape_of(false),
                                                                   {.score = {.score_of = {.sinks = 2}}});
     with.cache.prefix = {0, 2};
-    with.cache.map[static_cast<std::size_t>(with.cache.map_row + 1)] = with.cache.dead();
+    with.cache.map[as_size(with.cache.map_row + 1)] = with.cache.dead();
     with.refuses("apply: map = the dead slot at position 1, but the first 2 positions are protected",
                  with.cache.redirecting());
   }

@@ -1,23 +1,7 @@
 // Blocks that several sequences share: which of them fall free, and where rows may be moved. The laws hold for every
 // kind of table, and for calls about all slots, a range of them or a list.
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <map>
-#include <optional>
-#include <set>
-#include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
-
 #include "layout/shared_slots.hpp"
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -32,7 +16,7 @@ struct decided {
       : on(tables, *rc::gen::element(2, 3, 4), seed), policy(policy_) {
     dice random(seed + 1);
     for (int s = 0; s < on.slots; ++s) {
-      kv::append(exec, all, state, {.sequence = s, .tokens = on.lengths[static_cast<std::size_t>(s)], .position = 0});
+      kv::append(exec, all, state, {.sequence = s, .tokens = on.lengths[as_size(s)], .position = 0});
     }
     for (int s = on.slots - 1; s >= 0; --s) {
       if (random.chance(50) || (s == 0 && listed.empty())) listed.push_back(s);
@@ -73,8 +57,7 @@ struct decided {
   /// The numbers of all rows of the lanes of some slots.
   [[nodiscard]] std::map<shared_slots::user, std::vector<float>> held(bool of_the_call) {
     std::map<shared_slots::user, std::vector<float>> made;
-    for (int i = 0; i < all.lanes.size(); ++i) {
-      kv::lane const one = all.lanes.at(i);
+    for (kv::lane const one : lanes_of(all.lanes)) {
       if (has(one.sequence) != of_the_call) continue;
       auto& numbers = made[{one.sequence, one.layer, one.head}];
       for (int e = 0; e < *all.lanes.count.row(one); ++e) numbers.push_back(value(all, one, e));
@@ -150,16 +133,16 @@ TEST_SUITE("layout/shared_blocks") {
       for (int const s : now.called) {
         for (int r = 0; r < now.on.rows / now.on.slots; ++r) {
           shared_slots::user const one{s, r / now.on.heads, r % now.on.heads};
-          auto const at = static_cast<std::size_t>(s * (now.on.rows / now.on.slots) + r);
+          auto const at = as_size(s * (now.on.rows / now.on.slots) + r);
           std::multiset<int> listed, gone;
           for (int i = 0; i < now.on.freed_count[at]; ++i) {
-            int const unit = now.on.row(now.on.freed, one)[static_cast<std::size_t>(i)];
+            int const unit = now.on.row(now.on.freed, one)[as_size(i)];
             RC_ASSERT(unit != other);
             RC_ASSERT(freed.insert({now.on.pool_of(one), unit}).second);
             listed.insert(unit);
           }
           for (int i = 0; i < now.on.released_count[at]; ++i)
-            listed.insert(now.on.row(now.on.released, one)[static_cast<std::size_t>(i)]);
+            listed.insert(now.on.row(now.on.released, one)[as_size(i)]);
           for (auto const& [unit, users] : before) {
             bool const had = std::find(users.begin(), users.end(), one) != users.end();
             auto const still = after.find(unit);
@@ -239,8 +222,8 @@ TEST_SUITE("layout/shared_blocks") {
                                                                .released = now.rows(now.on.released_list())}) == "");
         std::set<int> freed;
         for (int const s : now.called) {
-          for (int i = 0; i < now.on.freed_count[static_cast<std::size_t>(s)]; ++i) {
-            int const unit = now.on.row(now.on.freed, {s, 0, 0})[static_cast<std::size_t>(i)];
+          for (int i = 0; i < now.on.freed_count[as_size(s)]; ++i) {
+            int const unit = now.on.row(now.on.freed, {s, 0, 0})[as_size(i)];
             RC_ASSERT(freed.insert(unit).second);
             RC_ASSERT(!now.on.users().contains({0, unit}));
           }
@@ -253,8 +236,7 @@ TEST_SUITE("layout/shared_blocks") {
     for_every_table_and_part([](table_kind tables, part which) {
       decided<by_token> now(tables, which, any_policy<by_token>(), any_seed());
       int const wrong = *rc::gen::element(-1, now.on.units, 1 << 30);
-      int const slot =
-          now.called[static_cast<std::size_t>(*rc::gen::inRange<int>(0, static_cast<int>(now.called.size())))];
+      int const slot = now.called[as_size(*rc::gen::inRange<int>(0, static_cast<int>(now.called.size())))];
       int const row = slot * (now.on.rows / now.on.slots);
       now.on.at(row, *rc::gen::inRange(0, now.on.used({slot, 0, 0}))) = wrong;
       auto const before = now.on.save();
@@ -305,11 +287,11 @@ TEST_SUITE("layout/shared_blocks") {
         "restore_order: lanes.count = 2 in layer 1, head 1 of sequence 0, but it shares a row of the list with a lane "
         "that holds 3");
     on.count[3] = 3;
-    on.position[static_cast<std::size_t>(3 * on.bound + 2)] = 7;
+    on.position[as_size(3 * on.bound + 2)] = 7;
     std::string const rule = "lanes.position = other tokens in layer 1, head 1";
     CHECK(error_of([&] { kv::relist(exec, how, view, 0, 3); }).starts_with("relist: " + rule));
     CHECK(error_of([&] { kv::restore_order(exec, view, state, on.list()); }).starts_with("restore_order: " + rule));
-    on.position[static_cast<std::size_t>(3 * on.bound + 2)] = 2;
+    on.position[as_size(3 * on.bound + 2)] = 2;
     CHECK(on.save() == before);
   }
 

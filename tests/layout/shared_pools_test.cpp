@@ -1,15 +1,7 @@
 // Pools and tables that lanes share: whose slot is whose, what a part of a list may be left out, and what is refused.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "layout/slot_cache.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -46,7 +38,7 @@ struct four_lanes {
     }
     kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
   }
-  int& slot(int lane, int e) { return cache.list[static_cast<std::size_t>(lane * cache.places + e)]; }
+  int& slot(int lane, int e) { return cache.list[as_size(lane * cache.places + e)]; }
 
   /// Lets the map say where each lane's three entries are.
   void map_entries() {
@@ -54,7 +46,7 @@ struct four_lanes {
       for (int e = 0; e < 3; ++e) map(i, e) = slot(i, e);
     }
   }
-  int& map(int lane, int position) { return cache.map[static_cast<std::size_t>(lane * cache.map_row + position)]; }
+  int& map(int lane, int position) { return cache.map[as_size(lane * cache.map_row + position)]; }
 
   /// What a call is refused with, which has changed nothing then; empty if it is not refused.
   template <class Call>
@@ -94,7 +86,7 @@ TEST_SUITE("layout/shared_pools") {
     std::vector<std::string> const lanes = {"(0, 0, 0)", "(0, 0, 1)", "(0, 1, 0)", "(0, 1, 1)"};
     for (int other : {1, 2, 3}) {
       INFO("lane ", other);
-      std::string const refused = taken(0, 1, lanes[static_cast<std::size_t>(other)]);
+      std::string const refused = taken(0, 1, lanes[as_size(other)]);
       CHECK(with_one_slot_in(other, false, false).empty());
       CHECK(with_one_slot_in(other, true, false) == (other == 2 ? refused : ""));
       CHECK(with_one_slot_in(other, false, true) == (other == 1 ? refused : ""));
@@ -155,7 +147,7 @@ TEST_SUITE("layout/shared_pools") {
     with.map_entries();
     for (int i = 0; i < 4; ++i) {
       for (int p = 3; p < 6; ++p) with.map(i, p) = with.cache.dead();
-      with.cache.prefix[static_cast<std::size_t>(i)] = 3;
+      with.cache.prefix[as_size(i)] = 3;
     }
     CHECK(with.apply(how) ==
           "apply: plan.keep = position 2 dropped, but the first 3 positions are protected: force them, too");
@@ -179,8 +171,7 @@ TEST_SUITE("layout/shared_pools") {
     kv::cache view = cache.view();
     kv::eviction<kv::streaming_llm, kv::position_span> const last_two{
         .score = {.sinks = 0}, .protect = {1, 3}, .budget = {2}};
-    auto state = kv::make_state(exec, last_two, view);
-    auto plan = kv::make_plan(exec, last_two, view);
+    auto [state, plan] = state_and_plan(exec, last_two, view);
     kv::decide(exec, last_two, kv::signals{view.lanes}, state, plan);
     kv::apply(exec, kv::list_rewrite{.list = cache.list_table(), .freed = cache.freed_list()}, plan, view, state);
     CHECK(cache.freed_count == std::vector<int>{1, 1});
@@ -239,8 +230,7 @@ TEST_SUITE("layout/shared_pools") {
       kv::cache view = cache.view();
       change(view);
       kv::eviction<kv::random_scores> const policy{.budget = {2}};
-      auto state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
+      auto [state, plan] = state_and_plan(exec, policy, view);
       kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
       return error_of([&] { kv::apply(exec, kv::compact{}, plan, view, state); });
     };
@@ -273,7 +263,7 @@ TEST_SUITE("layout/mask") {
     for (int axis = 0; axis < 3; ++axis) {
       four_lanes with(2);
       std::int64_t const row = with.cache.units;
-      std::vector<std::byte> memory(static_cast<std::size_t>(8 * row), std::byte{7});
+      std::vector<std::byte> memory(as_size(8 * row), std::byte{7});
       kv::mask how{with.cache.list_table(), {{memory.data(), 4 * row, 2 * row, row}, kv::mask_form::boolean, row}};
       (axis == 0 ? how.rows.rows.sequence : axis == 1 ? how.rows.rows.layer : how.rows.rows.head) = 0;
       CHECK(error_of([&] { kv::show(with.exec, how, with.view); }) == refused);
@@ -283,7 +273,7 @@ TEST_SUITE("layout/mask") {
         {.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 4, .by_lane = true});
     one.list = {2, 0, 1, 3};
     one.count = {2};
-    std::vector<std::byte> memory(static_cast<std::size_t>(one.units), std::byte{7});
+    std::vector<std::byte> memory(as_size(one.units), std::byte{7});
     kv::host_executor exec;
     kv::show(exec, {one.list_table(), {{memory.data(), 0, 0, 0}, kv::mask_form::boolean, one.units}}, one.view());
     std::vector<std::byte> shown(memory.size());
@@ -302,7 +292,7 @@ TEST_SUITE("layout/drop_blocks") {
       kv::apply(with.exec, how, with.plan, with.view, with.state, asks ? &with.told : nullptr);
       for (int i = 0; i < 4; ++i) {
         CHECK(with.cache.held(with.cache.lane_at(i)) == 2);
-        CHECK(with.slot(i, 0) == before[static_cast<std::size_t>(2 * i)]);
+        CHECK(with.slot(i, 0) == before[as_size(2 * i)]);
       }
       CHECK(with.told == (asks ? kv::apply_stats{8, 4, 8} : kv::apply_stats{}));
       CHECK(with.cache.freed_count == std::vector<int>(4, asks ? 1 : 0));
@@ -315,7 +305,7 @@ TEST_SUITE("layout/overwrite") {
   TEST_CASE("what moves along with keys and values moves into the same holes") {
     four_lanes with;
     std::int64_t const lanes = 4, units = with.cache.units;
-    std::vector<float> scales(static_cast<std::size_t>(lanes * units));
+    std::vector<float> scales(as_size(lanes * units));
     for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<float>(i);
     std::vector<kv::plane> const more = {{.base = reinterpret_cast<std::byte*>(scales.data()),
                                           .element = kv::codec::f32,
@@ -335,7 +325,7 @@ TEST_SUITE("layout/overwrite") {
       CHECK(with.slot(i, 0) == 4 * i + 1);
       CHECK(with.slot(i, 1) == 4 * i);
       CHECK(with.slot(i, 2) == 4 * i + 2);
-      std::size_t const row = static_cast<std::size_t>(i * units + 4 * i);
+      std::size_t const row = as_size(i * units + 4 * i);
       CHECK(scales[row] == static_cast<float>(row + 2));
       CHECK(scales[row + 1] == static_cast<float>(row + 1));
     }
@@ -356,8 +346,7 @@ TEST_SUITE("layout/compact") {
       view.where = turns ? kv::locator{kv::locating::ring, {cursor}, 4, 1} : kv::identity_map(4);
       cache.count = {0};
       kv::eviction<kv::random_scores> const policy{.budget = {1}};
-      auto state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
+      auto [state, plan] = state_and_plan(exec, policy, view);
       kv::append(exec, view, state, {.tokens = 4, .position = 0});
       kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
       kv::apply_stats stats;

@@ -1,19 +1,8 @@
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <map>
-#include <tuple>
-#include <utility>
-#include <vector>
-
-#include "support/dice.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
-
-namespace kv = kvpolicy;
 
 enum class table_kind { block_table, slot_map, csr_pages, by_lane, one_pool };
 
@@ -28,14 +17,14 @@ struct shared_slots {
     rows = slots * (lanes_apart ? layers * heads : 1);
     bool const one = of == table_kind::one_pool;
     units = 5 * rows * blocks;
-    k.resize(static_cast<std::size_t>(units * page * dims * (one ? 1 : layers * heads)));
+    k.resize(as_size(units * page * dims * (one ? 1 : layers * heads)));
     for (std::size_t i = 0; i < k.size(); ++i) k[i] = static_cast<float>(i);
     v = k;
     dice random(seed);
-    table.assign(static_cast<std::size_t>(rows * blocks), -1);
+    table.assign(as_size(rows * blocks), -1);
     freed.assign(table.size(), -7);
     released = freed;
-    freed_count.assign(static_cast<std::size_t>(rows), -7);
+    freed_count.assign(as_size(rows), -7);
     released_count = freed_count;
     for (int row = 0; row < rows; ++row) begin.push_back(row * blocks);
     next = 0;
@@ -47,7 +36,7 @@ struct shared_slots {
     }
     for (int s = 0; s < slots; ++s) lengths.push_back(1 + random.below(bound - 2));
     for (int s = 1; s < slots; ++s) {
-      int const whole = std::min(lengths[0], lengths[static_cast<std::size_t>(s)]) / page;
+      int const whole = std::min(lengths[0], lengths[as_size(s)]) / page;
       int const common = random.chance(30) ? 0 : random.below(whole + 1);
       int const lanes = rows / slots;
       for (int r = 0; r < lanes; ++r) {
@@ -58,7 +47,7 @@ struct shared_slots {
   shared_slots(shared_slots const&) = delete;
   shared_slots& operator=(shared_slots const&) = delete;
 
-  int& at(int row, int i) { return table[static_cast<std::size_t>(row * blocks + i)]; }
+  int& at(int row, int i) { return table[as_size(row * blocks + i)]; }
   template <class T>
   kv::by_lane<T> rows_of(std::vector<int>& of, int width) {
     std::int64_t const head = lanes_apart ? width : 0;
@@ -71,12 +60,7 @@ struct shared_slots {
   kv::unit_list released_list() { return {rows_of<int>(released, blocks), rows_of<int>(released_count, 1)}; }
   kv::cache view() {
     kv::cache made{.shape = {.layers = layers, .query_heads = heads, .kv_heads = heads, .head_dim = dims}};
-    made.lanes = {.sequences = slots,
-                  .layer_end = layers,
-                  .heads = heads,
-                  .capacity = bound,
-                  .count = {count.data(), layers * heads, heads, 1},
-                  .position = {position.data(), layers * heads * bound, heads * bound, bound}};
+    made.lanes = lanes_over(count, position, slots, layers, heads, bound);
     bool const one = tables == table_kind::one_pool;
     auto const plane = [&](std::vector<float>& of) {
       std::int64_t const row = dims * 4, token = one ? row : heads * row;

@@ -1,17 +1,6 @@
 // copy_on_write: the pages that the longest lane of a row needs, and what the engine's `replace` may return.
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
-#include <set>
-#include <string>
-#include <vector>
-
 #include "layout/shared_slots.hpp"
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -24,9 +13,9 @@ struct forked_slots {
     for (int i = 0; i < on.layers * on.heads; ++i) {
       int const entries = random.below(on.bound + 1);
       for (int const slot : {0, 1}) {
-        std::size_t const lane = static_cast<std::size_t>(slot * on.layers * on.heads + i);
+        std::size_t const lane = as_size(slot * on.layers * on.heads + i);
         on.count[lane] = entries;
-        for (int e = 0; e < entries; ++e) on.position[lane * on.bound + static_cast<std::size_t>(e)] = e;
+        for (int e = 0; e < entries; ++e) on.position[lane * on.bound + as_size(e)] = e;
       }
     }
     int const lanes = on.rows / on.slots;
@@ -107,7 +96,7 @@ TEST_SUITE("lifecycle/copy_on_write") {
         int const wrong = *rc::gen::element(-1, now.on.units, 1 << 30, old.front(), old.back(), now.on.next);
         auto const before = now.on.save();
         int const call = *rc::gen::inRange(0, static_cast<int>(old.size()));
-        int const page = old[static_cast<std::size_t>(call)];
+        int const page = old[as_size(call)];
         RC_PRE(wrong != page);
         int asked = 0;
         std::string const error = error_of([&] {

@@ -2,20 +2,8 @@
 // cache, the state, the slots that are free and the pages are those of a plain model. The night sets the number of
 // steps to 100,000, under the sanitizers.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <set>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "laws/more_worlds.hpp"
-#include "support/allocation_counter.hpp"
-#include "support/error_of.hpp"
-#include "support/sanitized.hpp"
+#include "support/test.hpp"
 
 namespace model_soak_test {
 
@@ -54,7 +42,7 @@ class soak {
     for (int slot = 0; slot < world::slots; ++slot) now_->reset_one(slot);
     request nothing;
     for (world::piece const& each : now_->pieces()) {
-      nothing.lanes.emplace_back(static_cast<std::size_t>(each.all->shape.layers * each.all->shape.kv_heads));
+      nothing.lanes.emplace_back(as_size(each.all->shape.layers * each.all->shape.kv_heads));
     }
     model_.assign(world::slots, nothing);
     since_.fill(changed::yes);
@@ -146,9 +134,9 @@ class soak {
     REQUIRE(right);
   }
 
-  request& at(int slot) { return model_[static_cast<std::size_t>(slot)]; }
+  request& at(int slot) { return model_[as_size(slot)]; }
   void note(int slot, changed how = changed::yes) {
-    changed& mine = since_[static_cast<std::size_t>(slot)];
+    changed& mine = since_[as_size(slot)];
     mine = std::max(mine, how);
   }
   /// True if no lane that is decided about holds anything: of a dual cache, its pages.
@@ -171,7 +159,7 @@ class soak {
     return any == view::layers || sequence_in(any, slot) < 0 ? view::whole : any;
   }
   void tell_lengths() {
-    for (int slot = 0; slot < world::slots; ++slot) now_->length[static_cast<std::size_t>(slot)] = at(slot).next;
+    for (int slot = 0; slot < world::slots; ++slot) now_->length[as_size(slot)] = at(slot).next;
   }
 
   void reset(int slot) {
@@ -222,10 +210,9 @@ class soak {
     if (call([&] { kv::reorder(one_->exec, one_->cell.all, *one_->cell.state, order); }) != end::done) return;
     std::vector<request> const before = model_;
     for (int slot = 0; slot < world::slots; ++slot) {
-      int const from = order[static_cast<std::size_t>(slot)];
-      at(slot) = before[static_cast<std::size_t>(from)];
-      if (from != slot)
-        note(slot, at(slot).empty() && before[static_cast<std::size_t>(slot)].empty() ? changed::maybe : changed::yes);
+      int const from = order[as_size(slot)];
+      at(slot) = before[as_size(from)];
+      if (from != slot) note(slot, at(slot).empty() && before[as_size(slot)].empty() ? changed::maybe : changed::yes);
       if (from == slot) note(slot, changed::maybe);
     }
   }
@@ -264,7 +251,7 @@ class soak {
     for (std::size_t i = 0; i < mine.lanes[0].size(); ++i) {
       held_lane& ring = mine.lanes[0][i];
       int const exits = std::max(0, static_cast<int>(ring.size()) - mine.drafts + tokens - window);
-      for (int e = 0; e < exits; ++e) admit(slot, i, ring[static_cast<std::size_t>(e)]);
+      for (int e = 0; e < exits; ++e) admit(slot, i, ring[as_size(e)]);
       ring.erase(ring.begin(), ring.begin() + exits);
       if (exits > 0) note(slot, changed::maybe);
     }
@@ -313,14 +300,14 @@ class soak {
   void record(int slot, int tokens) {
     tell_lengths();
     std::vector<int> some(world::slots, 0);
-    some[static_cast<std::size_t>(slot)] = tokens;
+    some[as_size(slot)] = tokens;
     view const v = view_of(slot);
     if (call([&] { now_->record(v, some); }) != end::done) return;
     request& mine = at(slot);
     for (std::size_t p = 0; p < (of_ == kind::dual ? 1 : mine.lanes.size()); ++p) {
       for (std::size_t i = 0; i < mine.lanes[p].size(); ++i) {
         held_lane& each = mine.lanes[p][i];
-        for (std::size_t e = each.size() - static_cast<std::size_t>(tokens); e < each.size(); ++e) {
+        for (std::size_t e = each.size() - as_size(tokens); e < each.size(); ++e) {
           tell(slot, i, each[e]);
         }
       }
@@ -343,8 +330,8 @@ class soak {
   }
   bool promote(int slot, int tokens, view v) {
     int const count = v == view::whole ? 4 : 2;
-    std::vector<int> some(static_cast<std::size_t>(count), 0);
-    some[static_cast<std::size_t>(v == view::sequences ? slot - 1 : sequence_in(v, slot))] = tokens;
+    std::vector<int> some(as_size(count), 0);
+    some[as_size(v == view::sequences ? slot - 1 : sequence_in(v, slot))] = tokens;
     end const how = call([&] { both_->promote(v, some); });
     if (how != end::done) return false;
     for (int s = 0; s < world::slots; ++s) {
@@ -390,17 +377,17 @@ class soak {
       int const committed = static_cast<int>(each.size()) - drafts;
       if (committed <= budget) continue;
       std::vector<std::pair<float, int>> scores;
-      int const newest = each[static_cast<std::size_t>(committed) - 1].position;
+      int const newest = each[as_size(committed) - 1].position;
       for (int e = 0; e < committed; ++e) {
-        held_token const& one = each[static_cast<std::size_t>(e)];
+        held_token const& one = each[as_size(e)];
         scores.emplace_back(-(static_cast<float>(newest - one.position) * one.log_beta + 0.0f), e);
       }
       std::sort(scores.begin(), scores.end());
       std::set<int> stays;
-      for (int k = 0; k < budget; ++k) stays.insert(scores[static_cast<std::size_t>(k)].second);
+      for (int k = 0; k < budget; ++k) stays.insert(scores[as_size(k)].second);
       held_lane left;
       for (int e = 0; e < static_cast<int>(each.size()); ++e) {
-        if (e >= committed || stays.count(e) > 0) left.push_back(each[static_cast<std::size_t>(e)]);
+        if (e >= committed || stays.count(e) > 0) left.push_back(each[as_size(e)]);
       }
       each = left;
     }
@@ -432,7 +419,7 @@ class soak {
   void apply_what_was_decided() {
     changed most = changed::no;
     for (int slot = 0; slot < world::slots; ++slot) {
-      if (sequence_in(later_, slot) >= 0) most = std::max(most, since_[static_cast<std::size_t>(slot)]);
+      if (sequence_in(later_, slot) >= 0) most = std::max(most, since_[as_size(slot)]);
     }
     *did_ << "apply what was decided, " << text_of(later_);
     end const how = call([&] { now_->apply(later_, 1); });
@@ -445,8 +432,8 @@ class soak {
   void ingest(int slot) {
     if (both_ == nullptr || at(slot).drafts > 0) return;
     std::vector<int> tokens(world::slots, 0);
-    tokens[static_cast<std::size_t>(slot)] = random_.below(9);
-    int const some = tokens[static_cast<std::size_t>(slot)];
+    tokens[as_size(slot)] = random_.below(9);
+    int const some = tokens[as_size(slot)];
     *did_ << "ingest of " << some << " into " << slot;
     tell_lengths();
     both_->bring_chunk(tokens);
@@ -464,8 +451,8 @@ class soak {
     for (int s = 0; s < world::slots; ++s) leave(s, s == slot ? std::min(some, 4) : 0, 4), note(s, changed::maybe);
     for (std::size_t i = 0; i < chunk.size(); ++i) {
       for (int t = 0; t < some; ++t) {
-        if (t < some - 4) admit(slot, i, chunk[i][static_cast<std::size_t>(t)]);
-        if (t >= some - 4) mine.lanes[0][i].push_back(chunk[i][static_cast<std::size_t>(t)]);
+        if (t < some - 4) admit(slot, i, chunk[i][as_size(t)]);
+        if (t >= some - 4) mine.lanes[0][i].push_back(chunk[i][as_size(t)]);
       }
     }
     mine.next += some;

@@ -1,12 +1,7 @@
 // Slots as bytes: what is loaded is what was saved, and bytes that are not that are refused.
 
-#include <doctest/doctest.h>
-
-#include <cstring>
-#include <vector>
-
 #include "laws/served_requests.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -120,7 +115,7 @@ TEST_SUITE("saved slots") {
     dice random(7);
     for (int i = 0; i < 300; ++i) {
       auto bytes = good;
-      auto const at = static_cast<std::size_t>(random.below(static_cast<int>(good.size())));
+      auto const at = as_size(random.below(static_cast<int>(good.size())));
       bytes[at] ^= static_cast<std::byte>(1 << random.below(8));
       bool const in_rows = at >= good.size() - rows;
       CHECK(error_of([&] { kv::load(engine.exec(), engine.all(), engine.state(), 0, bytes); }).empty() == in_rows);

@@ -1,12 +1,7 @@
 // Requests that take the slots of others: what an engine does wrong is told, and nothing of the last request is left.
 
-#include <doctest/doctest.h>
-
-#include <array>
-#include <vector>
-
 #include "laws/served_requests.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -32,9 +27,8 @@ template <class Policy>
 void show(Policy const& policy, host_engine& engine, kv::cache const& active, std::vector<int> const& positions) {
   kv::shape const& model = engine.memory().model();
   int const rows = static_cast<int>(positions.size()) / active.lanes.sequences;
-  std::vector<float> data(
-      static_cast<std::size_t>(model.layers * active.lanes.sequences * rows * model.query_heads * model.head_dim),
-      0.5f);
+  std::vector<float> data(as_size(model.layers * active.lanes.sequences * rows * model.query_heads * model.head_dim),
+                          0.5f);
   kv::queries const queries =
       kv::queries_of(data.data(), model, rows, positions.data(), {.sequences = active.lanes.sequences});
   kv::signals const in{active.lanes, kv::keys_of(active), queries};
@@ -123,7 +117,7 @@ TEST_SUITE("slots") {
   TEST_CASE("probabilities, numbers and turns have the same rule") {
     host_engine engine(shape_of(1), h2o(), 1, {}, 1);
     kv::append(engine.exec(), engine.all(), engine.state(), {0, 2, 0});
-    std::vector<float> const all(static_cast<std::size_t>(2 * 4 * 3 * 2), 1.0f);
+    std::vector<float> const all(as_size(2 * 4 * 3 * 2), 1.0f);
     int const positions[] = {0, -1, 1};
     auto const rows = kv::probabilities_of(all.data(), engine.memory().model(), 3, 2, positions);
     kv::observe(engine.exec(), h2o(), kv::signals{engine.all().lanes, rows}, engine.state());

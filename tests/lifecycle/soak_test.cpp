@@ -1,17 +1,9 @@
 // Requests that come and go for a long time, under every applier, and in lanes whose newest entry takes the place of
 // the dropped one. The night sets the number of steps to 100,000, under the sanitizers.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <utility>
-#include <vector>
-
 #include "engines/histories.hpp"
 #include "layout/slot_cache.hpp"
-#include "support/holds.hpp"
-#include "support/sanitized.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -41,7 +33,7 @@ void serve(std::uint64_t seed, int steps) {
     int const s = random.below(how.sequences);
     if (run.room(s) == 0 || random.chance(4)) {
       kv::reset(run.exec, run.view, run.state, s);
-      run.next[static_cast<std::size_t>(s)] = 0;
+      run.next[as_size(s)] = 0;
       for (std::size_t i = 0; i < run.pool.lane_count(); ++i) {
         if (run.pool.lane_at(i).sequence == s) run.tokens[i].clear();
       }
@@ -60,7 +52,7 @@ template <class Policy>
 struct ordered_or_not {
   ordered_or_not(slot_options const& how, Policy const& policy, bool with_order, bool by_list)
       : cache(how),
-        order(static_cast<std::size_t>(with_order ? cache.rows : 0)),
+        order(as_size(with_order ? cache.rows : 0)),
         view(with_its_order()),
         list(by_list ? cache.list_table() : kv::by_lane<int>{}),
         state(kv::make_state(exec, policy, view)),
@@ -97,11 +89,11 @@ class decode_soak {
         moved_up_(how_, policy, false, true),
         list_(how_, policy, true, true),
         rows_(how_, policy, true, false),
-        requests_(static_cast<std::size_t>(how_.sequences)) {}
+        requests_(as_size(how_.sequences)) {}
 
   void step() {
     int const s = random_.below(how_.sequences);
-    request& one = requests_[static_cast<std::size_t>(s)];
+    request& one = requests_[as_size(s)];
     int const kind = random_.below(100);
     if (kind < 2 || std::ssize(one) + 4 > moved_up_.cache.map_row) {
       end(s);
@@ -142,12 +134,12 @@ class decode_soak {
 
   void end(int s) {
     for_each([&](auto& of) { kv::reset(of.exec, of.view, of.state, s); });
-    requests_[static_cast<std::size_t>(s)].clear();
+    requests_[as_size(s)].clear();
   }
   void fork(int from, int to) {
     end(to);
     for_each([&](auto& of) { kv::fork(of.exec, of.view, of.state, from, to); });
-    requests_[static_cast<std::size_t>(to)] = requests_[static_cast<std::size_t>(from)];
+    requests_[as_size(to)] = requests_[as_size(from)];
   }
   void swap(int s) {
     for_each([&](auto& of) {
@@ -159,21 +151,20 @@ class decode_soak {
     });
   }
   void roll_back(int s) {
-    request& one = requests_[static_cast<std::size_t>(s)];
+    request& one = requests_[as_size(s)];
     int const position = random_.below(static_cast<int>(one.size()) + 1);
     for_each([&](auto& of) {
       of.sort();
       kv::truncate(of.exec, of.view, of.state, s, position);
     });
-    one.resize(static_cast<std::size_t>(position));
+    one.resize(as_size(position));
   }
 
   /// Up to two tokens, or drafts of which some are accepted; then the gate tells its numbers. One place stays free.
   void append(int s) {
-    request& one = requests_[static_cast<std::size_t>(s)];
+    request& one = requests_[as_size(s)];
     int longest = 0;
-    for (int i = 0; i < moved_up_.cache.lane_count(); ++i) {
-      kv::lane const lane = moved_up_.cache.lane_at(i);
+    for (kv::lane const lane : lanes_of(moved_up_.cache)) {
       if (lane.sequence == s) longest = std::max(longest, moved_up_.cache.held(lane));
     }
     int const some = std::min(how_.bound - 1 - longest, random_.between(0, 2));
@@ -184,24 +175,24 @@ class decode_soak {
     int const end = begin + some - rejected;
     for_each([&](auto& of) {
       for (int p = begin; p < begin + some; ++p) {
-        of.cache.write_token(s, p, one[static_cast<std::size_t>(p)].number);
+        of.cache.write_token(s, p, one[as_size(p)].number);
         kv::append(of.exec, of.view, of.state, {s, 1, p, drafts});
       }
       if (rejected > 0) kv::truncate(of.exec, of.view, of.state, s, end);
       if (drafts) kv::commit(of.exec, of.view, s, some - rejected);
     });
-    one.resize(static_cast<std::size_t>(end));
+    one.resize(as_size(end));
     tell(s, begin, end);
   }
 
   void tell(int s, int begin, int end) {
-    std::vector<float> numbers(static_cast<std::size_t>(moved_up_.cache.lane_count()) * 2, 0);
-    std::vector<int> counts(static_cast<std::size_t>(moved_up_.cache.lane_count()), 0);
+    std::vector<float> numbers(as_size(moved_up_.cache.lane_count()) * 2, 0);
+    std::vector<int> counts(as_size(moved_up_.cache.lane_count()), 0);
     for (std::size_t i = 0; i < counts.size(); ++i) {
       if (moved_up_.cache.lane_at(static_cast<int>(i)).sequence != s) continue;
       counts[i] = end - begin;
       for (int p = begin; p < end; ++p) {
-        numbers[i * 2 + static_cast<std::size_t>(p - begin)] = -0.25f * static_cast<float>(random_.below(6));
+        numbers[i * 2 + as_size(p - begin)] = -0.25f * static_cast<float>(random_.below(6));
       }
     }
     kv::log_beta gate;
@@ -226,8 +217,7 @@ class decode_soak {
   }
 
   void check() {
-    for (int i = 0; i < moved_up_.cache.lane_count(); ++i) {
-      kv::lane const lane = moved_up_.cache.lane_at(i);
+    for (kv::lane const lane : lanes_of(moved_up_.cache)) {
       std::vector<int> const expected = moved_up_.cache.positions(lane);
       RC_ASSERT(std::is_sorted(expected.begin(), expected.end()));
       for_each([&](auto& of) {
@@ -243,7 +233,7 @@ class decode_soak {
     auto const places = of.cache.entry_places(lane);
     RC_ASSERT(places.size() == held.size());
     for (std::size_t e = 0; e < held.size(); ++e) {
-      token const& one = requests_[static_cast<std::size_t>(lane.sequence)].at(static_cast<std::size_t>(held[e]));
+      token const& one = requests_[as_size(lane.sequence)].at(as_size(held[e]));
       for (bool const key : {true, false}) {
         RC_ASSERT(of.cache.read(key, lane, static_cast<int>(places[e].unit), places[e].token) ==
                   of.cache.token_row(key, {one.sequence, lane.layer, lane.head}, one.number));
@@ -255,7 +245,7 @@ class decode_soak {
     RC_ASSERT(now.newest_of(held.data(), count) == (count > 0 ? expected.back() : -1));
     if (now.ascends()) RC_ASSERT(held == expected);
     for (int r = 0; now.is_ring() && r < count; ++r) {
-      RC_ASSERT(held[static_cast<std::size_t>(now.ordinal_of(r))] == expected[static_cast<std::size_t>(r)]);
+      RC_ASSERT(held[as_size(now.ordinal_of(r))] == expected[as_size(r)]);
     }
     rings += now.is_ring() && !now.ascends();
     disordered += !now.is_ring();

@@ -1,12 +1,6 @@
 // Decisions in turns: the same result, in a plan of bounded size.
 
-#include <doctest/doctest.h>
-
-#include <numeric>
-#include <vector>
-
-#include "support/error_of.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -31,14 +25,11 @@ template <class Policy>
 outcome evicted(Policy const& policy, kv::at_once const& size) {
   mock_cache cache(shape_of(4));
   for (int i = 0; i < cache.lane_count(); ++i) {
-    std::vector<int> positions(static_cast<std::size_t>(10 + 9 * cache.lane_at(i).sequence));
-    std::iota(positions.begin(), positions.end(), 0);
-    cache.put(cache.lane_at(i), positions);
+    cache.put(cache.lane_at(i), up_to(10 + 9 * cache.lane_at(i).sequence));
   }
   kv::host_executor exec;
   kv::cache view = cache.view();
-  auto state = kv::make_state(exec, policy, view);
-  auto plan = kv::make_plan(exec, policy, view, size, kv::compact{});
+  auto [state, plan] = state_and_plan(exec, policy, view, size, kv::compact{});
   outcome made;
   kv::evict(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, kv::compact{}, view, state, plan, &made.stats);
   made.report = plan.report();
@@ -93,7 +84,7 @@ TEST_SUITE("turns") {
     int const bound = 131072;
     int const sequences = 64;
     std::vector<int> counts(sequences, 300);
-    std::vector<int> positions(static_cast<std::size_t>(sequences) * static_cast<std::size_t>(bound));
+    std::vector<int> positions(as_size(sequences) * as_size(bound));
     for (int s = 0; s < sequences; ++s) {
       std::iota(positions.begin() + std::ptrdiff_t{s} * bound, positions.begin() + std::ptrdiff_t{s + 1} * bound, 0);
     }

@@ -1,22 +1,8 @@
 // Every method of this folder does what its description says: scores, decisions, specs, refusals, worked numbers.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <fstream>
-#include <kvpolicy/kvpolicy.hpp>
-#include <sstream>
-#include <string>
-#include <vector>
-
 #include "methods/all.hpp"  // made by CMake: it includes the other headers of this folder, and lists them
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
 #include "support/method.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -52,8 +38,7 @@ void decides_as_described() {
   RC_LOG() << kv::to_string(policy) << '\n';
   int const parts = *rc::gen::inRange(1, 4);
   told_lanes now(64);
-  auto state = kv::make_state(now.exec, policy, now.view());
-  auto plan = kv::make_plan(now.exec, policy, now.view());
+  auto [state, plan] = state_and_plan(now.exec, policy, now.view());
   int position = *rc::gen::element(0, 100);
   for (int i = 0; i < parts; ++i) {
     int const tokens = *rc::gen::inRange(1, 20);
@@ -62,18 +47,16 @@ void decides_as_described() {
   }
   now.decide(policy, state, plan);
   for (int s = 0; s < told_lanes::lanes; ++s) {
-    told_of_lane const& lane = now.told[static_cast<std::size_t>(s)];
+    told_of_lane const& lane = now.told[as_size(s)];
     auto const count = static_cast<int>(lane.positions.size());
     reference::row const expected = Method::scores(policy.score, lane);
     reference::row found;
     reference::flags forced;
     for (int e = 0; e < count; ++e) {
       found.push_back(static_cast<double>(plan.score(s, e)));
-      forced.push_back(lane.positions[static_cast<std::size_t>(e)] < policy.protect.tokens ||
-                       e >= count - Method::last(policy.score));
-      RC_LOG() << "lane " << s << ", entry " << e << ": " << found.back() << " for "
-               << expected[static_cast<std::size_t>(e)] << '\n';
-      RC_ASSERT(near(found.back(), expected[static_cast<std::size_t>(e)]));
+      forced.push_back(lane.positions[as_size(e)] < policy.protect.tokens || e >= count - Method::last(policy.score));
+      RC_LOG() << "lane " << s << ", entry " << e << ": " << found.back() << " for " << expected[as_size(e)] << '\n';
+      RC_ASSERT(near(found.back(), expected[as_size(e)]));
     }
     RC_ASSERT(listed(plan.keep(), s) == reference::select(found, forced, policy.budget.tokens).kept);
   }

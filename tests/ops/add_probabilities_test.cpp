@@ -1,19 +1,7 @@
 // add_probabilities: the rows that an engine's softmax gives, added to the mass of entries, over many stretches of
 // lanes that hold different numbers of entries.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/elements.hpp"
-#include "support/holds.hpp"
-#include "support/owned_lanes.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -28,15 +16,15 @@ void adds_as_the_reference() {
   auto const element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
   auto const how = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
   dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
-  std::vector<int> counts(static_cast<std::size_t>(sequences * heads));
+  std::vector<int> counts(as_size(sequences * heads));
   for (int& each : counts) each = random.one_of<int>({0, 10, std::min(bound, 4096), bound, random.below(bound + 1)});
   owned_lanes const lanes(sequences, 1, heads, bound, counts);
   int const width = kv::bytes_of(element);
   std::int64_t const row = std::int64_t{bound} * width;
   std::int64_t const head = rows * row;
   int const query_heads = heads * group;
-  std::vector<std::byte> memory(static_cast<std::size_t>(sequences * query_heads * head));
-  for (std::size_t at = 0; at < memory.size(); at += static_cast<std::size_t>(width)) {
+  std::vector<std::byte> memory(as_size(sequences * query_heads * head));
+  for (std::size_t at = 0; at < memory.size(); at += as_size(width)) {
     kv::store(element, static_cast<float>(random.below(1000)) / 1000, memory.data() + at);
   }
   kv::attention_probabilities from{.base = memory.data(), .element = element, .sequence = query_heads * head};
@@ -50,16 +38,16 @@ void adds_as_the_reference() {
     for (int& each : valid) each = random.below(rows + 1);
     from.valid_rows = {valid.data(), heads, 0, 1};
   }
-  std::vector<float> mass(counts.size() * static_cast<std::size_t>(bound), 0.5f);
+  std::vector<float> mass(counts.size() * as_size(bound), 0.5f);
   kv::host_executor exec(*rc::gen::element(1, 3), *rc::gen::element(kv::isa::portable, kv::isa::avx2, kv::isa::avx512));
   kv::ops::add_probabilities(exec, lanes.view(), from, how, kv::by_lane<float>{mass.data(), heads * bound, 0, bound});
   for (int i = 0; i < sequences * heads; ++i) {
-    int const count = counts[static_cast<std::size_t>(i)];
+    int const count = counts[as_size(i)];
     for (int e = 0; e < bound; ++e) {
       double all = 0, most = 0;
       for (int h = 0; h < group; ++h) {
         double received = 0;
-        for (int r = 0; r < valid[static_cast<std::size_t>(i)]; ++r) {
+        for (int r = 0; r < valid[as_size(i)]; ++r) {
           received += decoded(element, memory.data() + (i * group + h) * head + r * row + std::int64_t{e} * width);
         }
         all += received;
@@ -67,7 +55,7 @@ void adds_as_the_reference() {
       }
       if (how == kv::reduction::mean) all /= group;
       if (how == kv::reduction::max) all = most;
-      double const found = static_cast<double>(mass[static_cast<std::size_t>(i * bound + e)]);
+      double const found = static_cast<double>(mass[as_size(i * bound + e)]);
       RC_ASSERT(std::abs(found - (e < count ? 0.5 + all : 0.5)) <= 1e-5);
     }
   }

@@ -1,10 +1,6 @@
 // all_reduce: an executor of a group of ranks is given all the scores of a plan and no more; others are not asked.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
+#include "support/test.hpp"
 
 namespace {
 

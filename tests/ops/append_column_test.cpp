@@ -1,26 +1,10 @@
 // append_column on every instruction set, against a plain loop.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/ops/host/append_column.hpp>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
-
-constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512};
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Numbers of new tokens, token by token or head by head, of two sequences and layers, and a column's counts. Some
 /// sequences have drafts in flight. The newest entry of every lane is at the position bound - 1.
@@ -31,8 +15,8 @@ struct told {
       : heads(num_heads),
         lanes(sequences * layers * num_heads),
         bound(tokens + 9),
-        how_many(at(lanes), tokens),
-        count(at(lanes)),
+        how_many(as_size(lanes), tokens),
+        count(as_size(lanes)),
         drafts{random.chance(50) ? random.below(4) : 0, random.chance(50) ? random.below(4) : 0} {
     std::int64_t const width = kv::bytes_of(element);
     std::int64_t const padding = random.below(3) * width;
@@ -42,7 +26,7 @@ struct told {
     numbers.layer = by_token ? numbers.entry * tokens : numbers.head * heads;
     numbers.sequence = numbers.layer * layers;
     numbers.entries = tokens;
-    bytes.resize(at(numbers.sequence * sequences + 1));
+    bytes.resize(as_size(numbers.sequence * sequences + 1));
     for (std::byte& each : bytes) each = static_cast<std::byte>(random.chance(30) ? 0 : random.below(256));
     numbers.base = bytes.data() + 1;
     if (random.chance(50)) {
@@ -60,36 +44,28 @@ struct told {
     }
     numbers.position = {position.data()};
   }
-  [[nodiscard]] kv::lanes batch() {
-    return {.sequences = sequences,
-            .layer_end = layers,
-            .heads = heads,
-            .capacity = bound,
-            .count = {count.data(), std::int64_t{layers} * heads, heads, 1},
-            .position = {entries.data(), std::int64_t{layers} * heads * bound, std::int64_t{heads} * bound, bound},
-            .in_flight = drafts.data()};
-  }
+  [[nodiscard]] kv::lanes batch() { return lanes_over(count, entries, sequences, layers, heads, bound, drafts.data()); }
   [[nodiscard]] kv::by_lane<float> table(std::vector<float>& column) const {
     return {column.data(), std::int64_t{layers} * heads * bound, std::int64_t{heads} * bound, bound};
   }
   [[nodiscard]] std::vector<float> appended(kv::isa level, int threads) {
-    std::vector<float> column(at(std::int64_t{lanes} * bound), 7.0f);
+    std::vector<float> column(as_size(std::int64_t{lanes} * bound), 7.0f);
     kv::host_executor exec(threads, level);
     kv::ops::append_column(exec, batch(), numbers, table(column));
     return column;
   }
   [[nodiscard]] std::vector<float> expected() {
-    std::vector<float> column(at(std::int64_t{lanes} * bound), 7.0f);
+    std::vector<float> column(as_size(std::int64_t{lanes} * bound), 7.0f);
     for (int i = 0; i < lanes; ++i) {
       kv::lane const one = batch().at(i);
-      int const in_flight = drafts[at(one.sequence)];
-      int next = count[at(i)] - in_flight;
+      int const in_flight = drafts[as_size(one.sequence)];
+      int next = count[as_size(i)] - in_flight;
       for (int e = numbers.count(one) - 1; e >= 0; --e) {
         // No entry of these columns is without a number, so that all are those of drafts where some are in flight.
-        bool const draft = position.empty() ? in_flight > 0 : position[at(e)] >= bound - in_flight;
-        if (draft || (!position.empty() && position[at(e)] < 0)) continue;
+        bool const draft = position.empty() ? in_flight > 0 : position[as_size(e)] >= bound - in_flight;
+        if (draft || (!position.empty() && position[as_size(e)] < 0)) continue;
         float const number = kv::load(numbers.element, numbers.at(one, e));
-        column[at(std::int64_t{i} * bound + --next)] = number == 0.0f ? -0.0f : number;
+        column[as_size(std::int64_t{i} * bound + --next)] = number == 0.0f ? -0.0f : number;
       }
     }
     return column;
@@ -136,7 +112,7 @@ TEST_SUITE("append_column") {
     lanes.drafts = {0, 0};
     lanes.count.assign(lanes.count.size(), 20);
     lanes.count.back() = 19;
-    std::vector<float> column(at(std::int64_t{lanes.lanes} * lanes.bound), 7.0f);
+    std::vector<float> column(as_size(std::int64_t{lanes.lanes} * lanes.bound), 7.0f);
     std::vector<float> const before = column;
     kv::host_executor exec(2);
     CHECK(error_of([&] { kv::ops::append_column(exec, lanes.batch(), lanes.numbers, lanes.table(column)); }) ==

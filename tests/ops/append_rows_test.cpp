@@ -1,17 +1,10 @@
 // Rows on their way from one cache into another: any element type, any strides on either side, and planes that move
 // with them.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/error_of.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 mock_options cache_of(arrangement memory, kv::codec element, std::uint64_t seed) {

@@ -1,19 +1,9 @@
 // The one that goes: argmin against a plain loop, and what overwrite does with it.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <span>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
@@ -23,8 +13,8 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 int last_lowest(std::vector<float> const& scores) {
   int lowest = 0;
   for (int e = 1; e < std::ssize(scores); ++e) {
-    float const a = scores[static_cast<std::size_t>(e)];
-    float const b = scores[static_cast<std::size_t>(lowest)];
+    float const a = scores[as_size(e)];
+    float const b = scores[as_size(lowest)];
     bool const below = (a != a) || (b == b && a <= b);
     if (below) lowest = e;
   }
@@ -35,17 +25,17 @@ int last_lowest(std::vector<float> const& scores) {
 int newest_lowest(std::span<float const> scores, std::vector<int> const& position, int low, int high) {
   int lowest = -1;
   for (int e = 0; e < std::ssize(scores); ++e) {
-    auto const at = static_cast<std::size_t>(e);
+    auto const at = as_size(e);
     if (position[at] < low || position[at] >= high) continue;
     if (lowest < 0) {
       lowest = e;
       continue;
     }
     float const a = scores[at];
-    float const b = scores[static_cast<std::size_t>(lowest)];
+    float const b = scores[as_size(lowest)];
     bool const alike = a == b || (a != a && b != b);
     bool const below = (a != a && b == b) || a < b;
-    if (below || (alike && position[at] > position[static_cast<std::size_t>(lowest)])) lowest = e;
+    if (below || (alike && position[at] > position[as_size(lowest)])) lowest = e;
   }
   return lowest;
 }
@@ -89,7 +79,7 @@ TEST_SUITE("argmin") {
   TEST_CASE("the last of the lowest of any row, on every instruction set") {
     dice random(5);
     for (int run = 0; run < 3000; ++run) {
-      std::vector<float> row(static_cast<std::size_t>(random.between(1, run % 8 == 0 ? 700 : 140)));
+      std::vector<float> row(as_size(random.between(1, run % 8 == 0 ? 700 : 140)));
       int const kind = random.below(5);
       for (float& each : row) {
         each = kind == 0 ? static_cast<float>(random.real(4)) : static_cast<float>(random.below(kind == 1 ? 3 : 40));
@@ -108,16 +98,16 @@ TEST_SUITE("argmin") {
 
   TEST_CASE("of two equal scores, wherever they are, the later one is found") {
     for (int const count : {40, 300}) {
-      std::vector<float> row(static_cast<std::size_t>(count), 1.0f);
+      std::vector<float> row(as_size(count), 1.0f);
       for (int a = 0; a < count; a += 3) {
         for (int b = a + 4; b < count; b += 4) {
-          row[static_cast<std::size_t>(a)] = row[static_cast<std::size_t>(b)] = -1;
+          row[as_size(a)] = row[as_size(b)] = -1;
           for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
             std::int64_t odd = 0;
             auto const& kernels = kv::detail::lowest_of_isa[std::min(simd_level, kv::best_isa())];
             REQUIRE(kernels.last_lowest(row.data(), count, &odd) == b);
           }
-          row[static_cast<std::size_t>(a)] = row[static_cast<std::size_t>(b)] = 1;
+          row[as_size(a)] = row[as_size(b)] = 1;
         }
       }
     }
@@ -126,7 +116,7 @@ TEST_SUITE("argmin") {
   TEST_CASE("the lowest score is found at any place of rows of any length and alignment, and so is NaN") {
     for (int const count : {1, 7, 8, 9, 127, 128, 129, 137, 1023, 1024, 1025, 1160, 2049, 2300}) {
       for (int const before : {0, 1, 4, 7}) {
-        std::vector<float> memory(static_cast<std::size_t>(before + count), 2.0f);
+        std::vector<float> memory(as_size(before + count), 2.0f);
         float* const row = memory.data() + before;
         for (int e = 0; e < count; e += 1 + count / 60) {
           int const other = (e + count / 2) % count;
@@ -153,12 +143,12 @@ TEST_SUITE("argmin") {
     dice random(6);
     for (int run = 0; run < 1500; ++run) {
       int const count = random.between(1, run % 50 == 0 ? 2600 : run % 4 == 0 ? 700 : 150);
-      std::vector<float> memory(static_cast<std::size_t>(count + 15)), made(static_cast<std::size_t>(count));
+      std::vector<float> memory(as_size(count + 15)), made(as_size(count));
       std::span<float> const row(memory.data() + random.below(16), made.size());  // it may begin anywhere in a line
       std::vector<int> position(row.size());
-      for (int e = 0; e < count; ++e) position[static_cast<std::size_t>(e)] = 2 * e + 1;
+      for (int e = 0; e < count; ++e) position[as_size(e)] = 2 * e + 1;
       for (int e = count - 1; e > 0; --e) {
-        std::swap(position[static_cast<std::size_t>(e)], position[static_cast<std::size_t>(random.between(0, e))]);
+        std::swap(position[as_size(e)], position[as_size(random.between(0, e))]);
       }
       int const kind = random.below(4);
       for (float& each : row) {
@@ -233,9 +223,8 @@ TEST_SUITE("argmin") {
       engine.put(engine.lane_at(i), positions);
     }
     kv::cache cache = engine.view();
-    auto held = kv::make_state(exec, policy, cache);
-    auto plan = kv::make_plan(exec, policy, cache);
-    std::vector<int> table(static_cast<std::size_t>(cache.where.table.sequence) * 2);
+    auto [held, plan] = state_and_plan(exec, policy, cache);
+    std::vector<int> table(as_size(cache.where.table.sequence) * 2);
     std::copy_n(cache.where.table.data, table.size(), table.data());
     kv::by_lane<int> const list{table.data(), cache.where.table.sequence, cache.where.table.layer,
                                 cache.where.table.head};
@@ -254,14 +243,14 @@ TEST_SUITE("argmin") {
     std::int64_t dropped = 0;
     for (int i = 0; i < 8; ++i) {
       kv::lane const this_lane = cache.lanes.at(i);
-      auto& was = before[static_cast<std::size_t>(i)];
-      auto& at = slots[static_cast<std::size_t>(i)];
+      auto& was = before[as_size(i)];
+      auto& at = slots[as_size(i)];
       int const count = static_cast<int>(was.size());
       if (count > 7) {
         std::vector<float> const free(numbers.begin() + i * 12 + 1, numbers.begin() + i * 12 + count);
         int const goes = 1 + last_lowest(free);
         was.erase(was.begin() + goes);
-        int const slot = at[static_cast<std::size_t>(goes)];
+        int const slot = at[as_size(goes)];
         at.erase(at.begin() + goes);
         CHECK(list.row(this_lane)[count - 1] == slot);
         ++dropped;
@@ -280,8 +269,7 @@ TEST_SUITE("argmin") {
     auto const policy = kv::policies::trim_kv_decode({.budget = 3});
     for (int s = 0; s < 2; ++s) engine.put({s, 0, 0}, {0, 1, 2, 3});
     kv::cache cache = engine.view();
-    auto held = kv::make_state(exec, policy, cache);
-    auto plan = kv::make_plan(exec, policy, cache);
+    auto [held, plan] = state_and_plan(exec, policy, cache);
     std::vector<int> table{0, 1, 2, 3, 0, 1, 2, 3};
     kv::by_lane<int> const list{table.data(), 4, 0, 0};
     cache.where.table = {list.data, 4, 0, 0};
@@ -297,8 +285,7 @@ TEST_SUITE("argmin") {
     kv::host_executor exec;
     auto const policy = kv::policies::trim_kv_decode({.budget = 1});
     kv::cache cache = engine.view();
-    auto held = kv::make_state(exec, policy, cache);
-    auto plan = kv::make_plan(exec, policy, cache);
+    auto [held, plan] = state_and_plan(exec, policy, cache);
     kv::decide(exec, policy, kv::signals{cache.lanes}, held, plan);
     CHECK(error_of([&] { kv::apply(exec, kv::compact{}, plan, cache, held); }) ==
           "apply: plan.keep = the entries that lowest_one drops, but this applier takes those that are kept: overwrite "

@@ -1,34 +1,15 @@
 // attention_mass against the reference in double, over every option, shape, memory layout and element type.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "reference/attention.hpp"
 #include "reference/methods.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/masses.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
 kv::attention_mass_options any_options() {
-  using kv::reduction;
-  kv::attention_mass_options how;
-  how.domain = *rc::gen::element(kv::key_domain::all, kv::key_domain::past);
-  how.rows = *rc::gen::element(reduction::sum, reduction::mean, reduction::max, reduction::last);
-  how.group = *rc::gen::element(reduction::sum, reduction::mean, reduction::max);
-  how.order = *rc::gen::element(kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows,
-                                kv::reduction_order::group_on_logits);
-  how.last_rows = *rc::gen::element(0, 0, 1, 2, 3, 16, 31, 100);
+  kv::attention_mass_options how =
+      any_mass_options({kv::key_domain::all, kv::key_domain::past}, {0, 0, 1, 2, 3, 16, 31, 100});
   how.accumulate = *rc::gen::arbitrary<bool>();
   return how;
 }
@@ -37,52 +18,30 @@ reference::row expected_mass(mock_cache& cache, mock_queries& queries, kv::lane 
                              kv::attention_mass_options const& how) {
   reference::lane_attention lane = reference_lane(cache, queries, this_lane);
   if (how.last_rows > 0) lane = reference::last_rows(lane, how.last_rows);
-  return reference::attention_mass(lane, {.domain = static_cast<reference::key_domain>(how.domain),
-                                          .rows = static_cast<reference::reduction>(how.rows),
-                                          .group = static_cast<reference::reduction>(how.group),
-                                          .order = static_cast<reference::reduction_order>(how.order)});
+  return reference::attention_mass(lane, in_double(how));
 }
 
-kv::isa any_isa() {
-  return *rc::gen::element(kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx);
-}
+kv::isa any_isa() { return *rc::gen::elementOf(std::vector(std::begin(every_isa), std::end(every_isa))); }
 
-/// Gives every row its log-sum-exp over the entries that it sees, and `more`.
+/// Gives every row its log-sum-exp, and `more`.
 void give_lse(mock_cache& cache, mock_queries& queries, double more = 0) {
-  queries.bring_lse();
-  int const group = cache.model().query_heads / cache.model().kv_heads;
-  for (int i = 0; i < cache.lane_count(); ++i) {
-    kv::lane const this_lane = cache.lane_at(i);
-    reference::lane_attention const lane = reference_lane(cache, queries, this_lane);
-    auto const logits = reference::attention_logits(lane);
-    auto const visible = reference::visibility(lane, reference::key_domain::all);
-    for (std::size_t h = 0; h < logits.size(); ++h) {
-      for (std::size_t r = 0; r < logits[h].size(); ++r) {
-        double sum = 0;
-        for (std::size_t e = 0; e < logits[h][r].size(); ++e) sum += visible[r][e] ? std::exp(logits[h][r][e]) : 0;
-        queries.set_lse(this_lane.sequence, this_lane.layer, this_lane.head * group + static_cast<int>(h),
-                        static_cast<int>(r), std::log(sum) + more);
-      }
-    }
-  }
+  kvpolicy_test::give_lse(cache, queries, [&](kv::lane at) { return reference_lane(cache, queries, at); }, more);
 }
 
 /// Checks every lane, and that nothing behind the committed entries was written.
 comparison agrees(mock_cache& cache, mock_queries& queries, kv::attention_mass_options const& how,
                   kv::isa simd_level = kv::best_isa()) {
   kv::host_executor exec(1, simd_level);
-  exec.reserve(
-      kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
   auto const lanes = cache.lanes();
   owned_scores out(lanes);
-  kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
+  write_masses(exec, cache.model(), kv::keys_of(cache.view()), queries.view(), how, out.view());
   for (int i = 0; i < cache.lane_count(); ++i) {
     int const committed = cache.committed(cache.lane_at(i));
     reference::row expected = expected_mass(cache, queries, cache.lane_at(i), how);
     if (how.accumulate) {
       for (double& each : expected) each += 0.5;  // what was in the row before
     }
-    expected.resize(static_cast<std::size_t>(out.stride()), 0.5);
+    expected.resize(as_size(out.stride()), 0.5);
     auto const result = compare(out.row(i, out.stride()), expected);
     if (!result) {
       INFO("lane ", i, ", committed ", committed);
@@ -100,8 +59,7 @@ TEST_SUITE("ops/attention_mass") {
       mock_options shape = any_mock();
       shape.rows = *rc::gen::element(content::smooth, content::few);
       RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, *rc::gen::arbitrary<bool>());
+      filled_cache cache(shape, *rc::gen::arbitrary<bool>());
       int const rows = std::min(*rc::gen::element(1, 2, 3, 0, 15, 16, 17, 33), shape.bound + 10);
       mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
                            rows + *rc::gen::element(0, 0, 1, 4));
@@ -119,8 +77,7 @@ TEST_SUITE("ops/attention_mass") {
     holds("attention mass with log-sum-exp == reference", 200, [] {
       mock_options shape = any_mock();
       RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, *rc::gen::arbitrary<bool>());
+      filled_cache cache(shape, *rc::gen::arbitrary<bool>());
       int const rows = std::min(*rc::gen::element(1, 2, 3, 15, 17, 33, 40), shape.bound + 10);
       mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows,
                            rows + *rc::gen::element(0, 0, 4));
@@ -134,19 +91,17 @@ TEST_SUITE("ops/attention_mass") {
 
   TEST_CASE("a log-sum-exp that says half says half") {
     mock_options const shape{.model = {.layers = 1, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 50};
-    mock_cache cache(shape);
-    fill(cache, false);
+    filled_cache cache(shape, false);
     mock_queries queries(cache, kv::codec::f32, 2, 2);
     fill(queries, cache, content::smooth);
     owned_scores plain(cache.lanes()), halved(cache.lanes());
     kv::host_executor exec;
-    exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
-    kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, plain.view());
+    write_masses(exec, cache.model(), kv::keys_of(cache.view()), queries.view(), {}, plain.view());
     give_lse(cache, queries, std::log(2.0));
-    kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, halved.view());
+    write_masses(exec, cache.model(), kv::keys_of(cache.view()), queries.view(), {}, halved.view());
     for (int i = 0; i < cache.lane_count(); ++i) {
       for (int e = 0; e < cache.committed(cache.lane_at(i)); ++e) {
-        auto const at = static_cast<std::size_t>(e);
+        auto const at = as_size(e);
         CHECK(close(2 * static_cast<double>(halved.row(i, 50)[at]), static_cast<double>(plain.row(i, 50)[at])));
       }
     }
@@ -157,16 +112,14 @@ TEST_SUITE("ops/attention_mass") {
     mock_options const shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 9};
     mock_cache cache(shape);
     cache.put({0, 0, 0}, {0, 1, 2, 3, 4, 5, 6, 7, 8});
-    for (int e = 0; e < 9; ++e) cache.write(of::keys, {0, 0, 0}, e, {logits[static_cast<std::size_t>(e)], 0, 0, 0});
+    for (int e = 0; e < 9; ++e) cache.write(of::keys, {0, 0, 0}, e, {logits[as_size(e)], 0, 0, 0});
     mock_queries queries(cache, kv::codec::f32, 1, 1);
     queries.write(0, 0, 0, 0, {2, 0, 0, 0});  // scaled by 1 / sqrt(4)
     queries.set_position(0, 0, 8);
-    for (kv::isa const simd_level :
-         {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx}) {
+    for (kv::isa const simd_level : every_isa) {
       kv::host_executor exec(1, simd_level);
-      exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
       owned_scores out(cache.lanes());
-      kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, out.view());
+      write_masses(exec, cache.model(), kv::keys_of(cache.view()), queries.view(), {}, out.view());
       auto const mass = out.row(0, 9);
       for (std::size_t e = 1; e <= 5; ++e) CHECK(mass[e] == 0.0f);
       CHECK(static_cast<double>(mass[6]) == doctest::Approx(std::exp(-86.0) / 2).epsilon(1e-4));
@@ -180,8 +133,7 @@ TEST_SUITE("ops/attention_mass") {
       mock_options shape = any_mock(4);
       shape.rows = content::troubled;
       RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, false);
+      filled_cache cache(shape, false);
       int const rows = std::min(*rc::gen::element(3, 20), shape.bound + 10);
       mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows, rows);
       fill(queries, cache, *rc::gen::element(content::troubled, content::smooth));
@@ -194,9 +146,7 @@ TEST_SUITE("ops/attention_mass") {
   TEST_CASE("agrees with the reference on 4097 entries, in every order") {
     mock_options const shape{.model = {.layers = 1, .query_heads = 2, .kv_heads = 1, .head_dim = 16}, .bound = 4097};
     mock_cache cache(shape);
-    std::vector<int> every(4097);
-    for (int e = 0; e < 4097; ++e) every[static_cast<std::size_t>(e)] = e;
-    cache.put({0, 0, 0}, every);
+    cache.put({0, 0, 0}, up_to(4097));
     mock_queries queries(cache, kv::codec::f32, 3, 3);
     fill(queries, cache, content::smooth);
     for (int r = 0; r < 3; ++r) queries.set_position(0, r, 4094 + r);
@@ -210,8 +160,7 @@ TEST_SUITE("ops/attention_mass") {
     holds("mass of a layer or a token == reduced masses of its lanes", [] {
       mock_options shape = any_mock();
       shape.shared_entries = true;
-      mock_cache cache(shape);
-      fill(cache, true);
+      filled_cache cache(shape);
       mock_queries queries(cache, kv::codec::f32, 3, 3);
       fill(queries, cache, content::smooth);
       kv::attention_mass_options how = any_options();
@@ -221,9 +170,8 @@ TEST_SUITE("ops/attention_mass") {
       int const begin = *rc::gen::inRange(0, shape.model.layers);
       auto const lanes = cache.lanes().layers_only(begin, *rc::gen::inRange(begin + 1, shape.model.layers + 1));
       kv::host_executor exec(2);
-      exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
       owned_scores out(lanes, decides);
-      kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
+      write_masses(exec, cache.model(), kv::keys_of(cache.view()), queries.view(), how, out.view());
       for (int segment = 0; segment < kv::segments(lanes, decides); ++segment) {
         reference::matrix masses;
         for (int i = 0; i < lanes.size(); ++i) {
@@ -234,8 +182,7 @@ TEST_SUITE("ops/attention_mass") {
           if (inside) masses.push_back(expected_mass(cache, queries, this_lane, how));
         }
         int const count = cache.committed(lanes.at(kv::first_lane(lanes, decides, segment)));
-        auto const all =
-            reference::reduced(masses, static_cast<reference::reduction>(how.lanes), static_cast<std::size_t>(count));
+        auto const all = reference::reduced(masses, static_cast<reference::reduction>(how.lanes), as_size(count));
         comparison const result = compare(out.row(segment, count), all);
         RC_LOG() << "segment " << segment << ", " << result;
         RC_ASSERT(result.same);
@@ -256,14 +203,13 @@ TEST_SUITE("ops/attention_mass") {
     reference::lane_attention lane = reference_lane(cache, queries, {0, 0, 0});
     REQUIRE(lane.query_positions.size() == 1);  // the other is after the last committed entry
     kv::host_executor exec;
-    exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
     owned_scores out(cache.lanes());
     for (auto const domain : {kv::key_domain::all, kv::key_domain::past}) {
-      kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), everywhere, {.domain = domain, .last_rows = 2},
-                                      out.view());
+      write_masses(exec, cache.model(), kv::keys_of(cache.view()), everywhere, {.domain = domain, .last_rows = 2},
+                   out.view());
       lane.query_positions = {99, 99};
       for (int h = 0; h < 4; ++h) {
-        lane.queries[static_cast<std::size_t>(h)] = {queries.row(0, 0, h, 0), queries.row(0, 0, h, 1)};
+        lane.queries[as_size(h)] = {queries.row(0, 0, h, 0), queries.row(0, 0, h, 1)};
       }
       CHECK(compare(out.row(0, 6), reference::attention_mass(lane, {})));
     }
@@ -272,18 +218,15 @@ TEST_SUITE("ops/attention_mass") {
   TEST_CASE("gives the same bits for any number of threads") {
     holds("1 thread == 3 threads", 30, [] {
       mock_options const shape = any_mock();
-      mock_cache cache(shape);
-      fill(cache, true);
+      filled_cache cache(shape);
       mock_queries queries(cache, kv::codec::f32, 3, 5);
       fill(queries, cache, content::smooth);
       auto const how = any_options();
       std::vector<float> results[2];
       for (int const threads : {1, 3}) {
         kv::host_executor exec(threads);
-        exec.reserve(
-            kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
         owned_scores out(cache.lanes());
-        kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
+        write_masses(exec, cache.model(), kv::keys_of(cache.view()), queries.view(), how, out.view());
         results[threads / 3] = out.all();
       }
       RC_ASSERT(results[0] == results[1]);
@@ -300,9 +243,8 @@ TEST_SUITE("ops/attention_mass") {
     std::vector<float> alone;
     for (int const threads : {1, 3, 3, 3}) {
       kv::host_executor exec(threads);
-      exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
       owned_scores out(cache.lanes());
-      kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, out.view());
+      write_masses(exec, cache.model(), kv::keys_of(cache.view()), queries.view(), {}, out.view());
       if (threads == 1) alone = out.all();
       CHECK(out.all() == alone);
     }
@@ -330,26 +272,22 @@ TEST_SUITE("ops/attention_mass") {
     };
     kv::query_view wide = queries.view();
     wide.dims = 5;
-    CHECK_THROWS_WITH_AS(mass(wide, {}, out.view()),
-                         "compute_attention_mass: queries.dims = 5, but keys and queries have one head size",
-                         kv::invalid_argument);
+    CHECK(error_of([&] { mass(wide, {}, out.view()); }) ==
+          "compute_attention_mass: queries.dims = 5, but keys and queries have one head size");
     kv::query_view none = queries.view();
     none.rows = -1;
-    CHECK_THROWS_WITH_AS(mass(none, {}, out.view()),
-                         "compute_attention_mass: queries.rows = -1, but a count cannot be negative",
-                         kv::invalid_argument);
-    CHECK_THROWS_WITH_AS(mass(queries.view(), {.last_rows = -2}, out.view()),
-                         "compute_attention_mass: last_rows = -2, but a count cannot be negative",
-                         kv::invalid_argument);
-    CHECK_THROWS_WITH_AS(mass(queries.view(), {.group = kv::reduction::last}, out.view()),
-                         "compute_attention_mass: group = last, but query heads have no order", kv::invalid_argument);
-    CHECK_THROWS_WITH_AS(mass(queries.view(), {.lanes = kv::reduction::last}, out.view()),
-                         "compute_attention_mass: lanes = last, but lanes have no order", kv::invalid_argument);
+    CHECK(error_of([&] { mass(none, {}, out.view()); }) ==
+          "compute_attention_mass: queries.rows = -1, but a count cannot be negative");
+    CHECK(error_of([&] { mass(queries.view(), {.last_rows = -2}, out.view()); }) ==
+          "compute_attention_mass: last_rows = -2, but a count cannot be negative");
+    CHECK(error_of([&] { mass(queries.view(), {.group = kv::reduction::last}, out.view()); }) ==
+          "compute_attention_mass: group = last, but query heads have no order");
+    CHECK(error_of([&] { mass(queries.view(), {.lanes = kv::reduction::last}, out.view()); }) ==
+          "compute_attention_mass: lanes = last, but lanes have no order");
     kv::score_view layered = out.view();
     layered.decides = kv::granularity::layer;
-    CHECK_THROWS_WITH_AS(mass(queries.view(), {.accumulate = true}, layered),
-                         "compute_attention_mass: accumulate = true, but mass accumulates lane by lane",
-                         kv::invalid_argument);
+    CHECK(error_of([&] { mass(queries.view(), {.accumulate = true}, layered); }) ==
+          "compute_attention_mass: accumulate = true, but mass accumulates lane by lane");
     for (float const each : out.all()) CHECK(each == 0.5f);
   }
 }

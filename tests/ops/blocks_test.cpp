@@ -1,29 +1,13 @@
 // The kernels behind attention_mass, through attention_mass: every head size, every number of rows, every instruction
 // set, on both sides of every vector, block and tile.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <vector>
-
-#include "reference/attention.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/masses.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
 constexpr double quiet_nan = std::numeric_limits<double>::quiet_NaN();
-constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx};
 constexpr kv::reduction both[] = {kv::reduction::sum, kv::reduction::max};
 
 /// One lane and its query rows, and what the reference says of them.
@@ -31,47 +15,29 @@ class one_lane {
  public:
   one_lane(mock_options const& shape, kv::codec queries, int count, content what = content::smooth)
       : cache(shape), rows(cache, queries, count, count) {
-    std::vector<int> every;
-    for (int e = 0; e < shape.bound; ++e) every.push_back(e);
-    cache.put({}, every);
+    cache.put({}, up_to(shape.bound));
     fill(rows, cache, what);
     for (int r = 0; r < count; ++r) rows.set_position(0, r, shape.bound - count + r);
   }
 
   /// Gives every row its log-sum-exp over the entries that it sees.
   void give_lse() {
-    rows.bring_lse();
     reference::lane_attention const lane = reference_lane(cache, rows, {});
-    auto const logits = reference::attention_logits(lane);
-    auto const visible = reference::visibility(lane, reference::key_domain::all);
-    int const unseen = rows.rows() - static_cast<int>(lane.query_positions.size());
-    REQUIRE(unseen == 0);
-    for (std::size_t h = 0; h < logits.size(); ++h) {
-      for (std::size_t r = 0; r < logits[h].size(); ++r) {
-        double sum = 0;
-        for (std::size_t e = 0; e < visible[r].size(); ++e) sum += visible[r][e] ? std::exp(logits[h][r][e]) : 0;
-        rows.set_lse(0, 0, static_cast<int>(h), static_cast<int>(r), std::log(sum));
-      }
-    }
+    REQUIRE(rows.rows() == std::ssize(lane.query_positions));
+    kvpolicy_test::give_lse(cache, rows, [&](kv::lane) { return lane; });
   }
 
   [[nodiscard]] std::vector<float> mass(kv::attention_mass_options const& how, kv::isa simd_level, bool lse = false) {
     kv::host_executor exec(1, simd_level);
-    exec.reserve(
-        kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
     owned_scores out(cache.lanes());
     kv::query_view view = rows.view();
     if (!lse) view.lse = {};
-    kv::ops::compute_attention_mass(exec, kv::keys_of(cache.view()), view, how, out.view());
+    write_masses(exec, cache.model(), kv::keys_of(cache.view()), view, how, out.view());
     return {out.row(0, 0).data(), out.row(0, 0).data() + cache.committed({})};
   }
 
   [[nodiscard]] reference::row expected(kv::attention_mass_options const& how) {
-    return reference::attention_mass(reference_lane(cache, rows, {}),
-                                     {.domain = static_cast<reference::key_domain>(how.domain),
-                                      .rows = static_cast<reference::reduction>(how.rows),
-                                      .group = static_cast<reference::reduction>(how.group),
-                                      .order = static_cast<reference::reduction_order>(how.order)});
+    return reference::attention_mass(reference_lane(cache, rows, {}), in_double(how));
   }
 
   /// With every instruction set, and with the softmax's sums given and not.
@@ -93,9 +59,8 @@ class one_lane {
     int const bound = cache.options().bound;
     for (kv::isa const simd_level : every_isa) {
       kv::host_executor exec(1, simd_level);
-      exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(cache.model(), bound));
       owned_scores out(cache.lanes());
-      kv::ops::compute_attention_mass(exec, elsewhere, rows.view(), {}, out.view());
+      write_masses(exec, cache.model(), elsewhere, rows.view(), {}, out.view());
       CHECK(compare(out.row(0, bound), wanted));
     }
   }
@@ -125,7 +90,7 @@ TEST_SUITE("ops/host/kernels/logits") {
         CAPTURE(kv::name_of(element));
         mock_options shape = shape_of(dims, 1, 25, element);
         shape.skew = dims % 3 == 0 ? 2 : 0;
-        int const some = rows[static_cast<std::size_t>(dims + static_cast<int>(element)) % rows.size()];
+        int const some = rows[as_size(dims + static_cast<int>(element)) % rows.size()];
         one_lane lane(shape, dims % 2 == 0 ? kv::codec::bf16 : kv::codec::f32, some);
         lane.check({});
       }
@@ -154,12 +119,12 @@ TEST_SUITE("ops/host/kernels/logits") {
           CAPTURE(rows);
           int const bound = 30;
           one_lane lane(shape_of(dims, 1, bound, element), kv::codec::bf16, rows);
-          auto const width = static_cast<std::size_t>(kv::bytes_of(element));
-          std::vector<std::byte> memory(static_cast<std::size_t>(dims * bound) * width);
+          auto const width = as_size(kv::bytes_of(element));
+          std::vector<std::byte> memory(as_size(dims * bound) * width);
           for (int d = 0; d < dims; ++d) {
             for (int e = 0; e < bound; ++e) {
-              std::memcpy(memory.data() + static_cast<std::size_t>(d * bound + e) * width,
-                          lane.cache.element(of::keys, {}, e, d), width);
+              std::memcpy(memory.data() + as_size(d * bound + e) * width, lane.cache.element(of::keys, {}, e, d),
+                          width);
             }
           }
           std::int64_t const step = kv::bytes_of(element);
@@ -185,11 +150,10 @@ TEST_SUITE("ops/host/kernels/logits") {
           std::vector<int> slot;
           for (int e = 0; e < bound; ++e) slot.push_back(how == lie::anywhere ? e * 50 % places : e);
           std::int64_t const step = 4 * (how == lie::apart ? 3 * dims : dims);
-          std::vector<std::byte> memory(static_cast<std::size_t>(places * step));
+          std::vector<std::byte> memory(as_size(places * step));
           for (int e = 0; e < bound; ++e) {
             for (int d = 0; d < dims; ++d) {
-              std::memcpy(memory.data() + slot[static_cast<std::size_t>(e)] * step + 4 * d,
-                          lane.cache.element(of::keys, {}, e, d), 4);
+              std::memcpy(memory.data() + slot[as_size(e)] * step + 4 * d, lane.cache.element(of::keys, {}, e, d), 4);
             }
           }
           kv::keys const laid{
@@ -214,7 +178,7 @@ TEST_SUITE("ops/host/kernels/logits") {
     for (int which = 0; which < 6; ++which) {
       one_lane lane(shape_of(6, 2, 9, kv::codec::bf16), kv::codec::f32, 3, content::few);
       reference::row odd = lane.rows.row(0, 0, which / 3, which % 3);
-      odd[static_cast<std::size_t>(which)] = 1 + 0x1p-8;  // one bit more than bf16 has
+      odd[as_size(which)] = 1 + 0x1p-8;  // one bit more than bf16 has
       lane.rows.write(0, 0, which / 3, which % 3, odd);
       lane.check({});
     }
@@ -270,13 +234,13 @@ TEST_SUITE("ops/host/kernels/logits") {
           CAPTURE(rows);
           int const dims = rows == 1 ? 8 : 16;  // f16 has kernels of its own for multiples of 16
           one_lane lane(shape_of(dims, 1, 40, element), kv::codec::f32, rows);
-          reference::row key(static_cast<std::size_t>(dims), 1);
+          reference::row key(as_size(dims), 1);
           key[1] = bad;
           lane.cache.write(of::keys, {}, 20, key);
           // Of the first nothing is left when it is rounded, of the others something of either sign.
           for (double const first : {1.0, 1.0 + 1e-3, -1.0 - 1e-3}) {
             reference::row query{0.3, first, 0.7, 0.1, 0.2, 0.3, 0.4, 0.5};
-            query.resize(static_cast<std::size_t>(dims), 0.25);
+            query.resize(as_size(dims), 0.25);
             for (int r = 0; r < rows; ++r) lane.rows.write(0, 0, 0, r, query);
             reference::row const wanted = lane.expected({});
             for (kv::isa const simd_level : every_isa) CHECK(compare(lane.mass({}, simd_level), wanted));
@@ -388,7 +352,7 @@ TEST_SUITE("ops/host/simd/common") {
     // One channel, one row of 1: the logit is the key, and a log-sum-exp of 0 leaves e^logit.
     lane.rows.write(0, 0, 0, 0, {1});
     lane.rows.bring_lse();
-    for (int e = 0; e < count; ++e) lane.cache.write(of::keys, {}, e, {values[static_cast<std::size_t>(e)]});
+    for (int e = 0; e < count; ++e) lane.cache.write(of::keys, {}, e, {values[as_size(e)]});
     for (kv::isa const simd_level : every_isa) {
       std::vector<float> const mass = lane.mass({}, simd_level, true);
       for (std::size_t e = 0; e < inside; ++e) {

@@ -1,14 +1,7 @@
 // What a verb does with the value that stands there already: the shipped ways to combine, and pools of any width.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "laws/refusal.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 

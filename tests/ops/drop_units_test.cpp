@@ -1,26 +1,17 @@
 // drop_units where lanes share the rows of a table: each row is rewritten once, although every lane asks for it.
 
-#include <doctest/doctest.h>
-
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
+using namespace kvpolicy_test;
 using ints = std::vector<int>;
 
 /// Two sequences with one table of four blocks of two tokens. Each keeps entries 0 and 5, so blocks 0 and 2 stay.
 struct two_sequences {
   two_sequences() {
     view.where = kv::block_table({table.data(), 0, 0, 0}, 2, 16);
-    view.lanes = {.sequences = 2,
-                  .layer_end = 1,
-                  .heads = 1,
-                  .capacity = 8,
-                  .count = {count.data(), 1, 0, 0},
-                  .position = {position.data(), 8, 0, 0}};
+    view.lanes = lanes_over(count, position, 2, 1, 1, 8);
   }
   void drop(int threads) {
     kv::host_executor exec(threads);

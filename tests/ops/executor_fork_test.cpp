@@ -1,20 +1,9 @@
 // After fork() the child has none of the parent's threads: its executors work alone, and end without waiting.
 
-#include <doctest/doctest.h>
-
 #if __has_include(<unistd.h>)
 
-#include <atomic>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <memory>
-#include <thread>
-#include <vector>
-
 #include "laws/refusal.hpp"
-#include "support/error_of.hpp"
 #include "support/forked.hpp"
-#include "support/scores.hpp"
 
 namespace {
 
@@ -25,7 +14,7 @@ bool works_alone(kv::host_executor& exec) {
   std::vector<int> visits(50);
   bool alone = true;
   exec.for_each(50, [&](int index, int worker) {
-    ++visits[static_cast<std::size_t>(index)];
+    ++visits[as_size(index)];
     alone = alone && worker == 0;
   });
   return alone && visits == std::vector<int>(50, 1);

@@ -1,13 +1,6 @@
 // The host executor: every index once, on any number of threads, and scratch that only reserve makes larger.
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <thread>
-#include <vector>
+#include "support/test.hpp"
 
 namespace kv = kvpolicy;
 

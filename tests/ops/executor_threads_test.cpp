@@ -1,21 +1,7 @@
 // One executor in two threads: each call does its work, or throws and does none of it.
 
-#include <doctest/doctest.h>
-
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "laws/refusal.hpp"
 #include "support/device.hpp"
-#include "support/error_of.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
 
 namespace {
 
@@ -173,8 +159,7 @@ TEST_SUITE("ops/executor") {
   TEST_CASE("the engine's forward inside of a step may run on another thread") {
     working_batch now;
     kv::cache_policy const policy{.evict = now.policy};
-    auto state = kv::make_state(now.exec, policy, now.view);
-    auto plans = kv::make_plan(now.exec, policy, now.view);
+    auto [state, plans] = state_and_plan(now.exec, policy, now.view);
     std::string said = "not yet";
     kv::step(now.exec, policy, now.signals().with(now.view.lanes), now.view, state, plans, {0, 1, 10},
              [&] { std::thread([&] { said = error_of([&] { now.exec.for_each(1, [](int, int) {}); }); }).join(); });

@@ -1,21 +1,10 @@
 // Work that throws, calls again, or is called from two threads: what arrives, and that nothing is done by half.
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
-using kvpolicy_test::error_of;
+using namespace kvpolicy_test;
 
 /// No standard exception: any type arrives.
 struct blown {
@@ -35,8 +24,8 @@ int blown_by(kv::host_executor& exec, int count, Work const& work) {
 
 /// How often each of `count` indices was visited by an executor that works.
 bool works(kv::host_executor& exec, int count) {
-  std::vector<std::atomic<int>> visits(static_cast<std::size_t>(count));
-  exec.for_each(count, [&](int index, int) { ++visits[static_cast<std::size_t>(index)]; });
+  std::vector<std::atomic<int>> visits(as_size(count));
+  exec.for_each(count, [&](int index, int) { ++visits[as_size(index)]; });
   for (std::atomic<int> const& each : visits) {
     if (each != 1) return false;
   }
@@ -52,13 +41,13 @@ TEST_SUITE("ops/executor") {
       kv::host_executor exec(threads);
       for (int const count : {1, 2, 7, 100}) {
         for (int const bad : {0, count / 2, count - 1}) {
-          std::vector<std::atomic<int>> visits(static_cast<std::size_t>(count));
+          std::vector<std::atomic<int>> visits(as_size(count));
           CHECK(blown_by(exec, count, [&](int index, int) {
-                  ++visits[static_cast<std::size_t>(index)];
+                  ++visits[as_size(index)];
                   if (index == bad) throw blown{index};
                 }) == bad);
           for (int i = 0; i < count; ++i) {
-            int const seen = visits[static_cast<std::size_t>(i)];
+            int const seen = visits[as_size(i)];
             CHECK((i <= bad ? seen == 1 : seen <= 1));
           }
           CHECK(works(exec, count));
@@ -123,19 +112,19 @@ TEST_SUITE("ops/executor") {
       kv::host_executor exec(threads);
       for (int const inner : {0, 1, 2, 10}) {
         for (int const outer : {1, 6}) {
-          std::vector<std::atomic<int>> visits(static_cast<std::size_t>(outer * 10));
+          std::vector<std::atomic<int>> visits(as_size(outer * 10));
           std::atomic<int> strange{0};
           exec.for_each(outer, [&](int o, int worker) {
             auto const caller = std::this_thread::get_id();
             exec.for_each(inner, [&](int i, int inside) {
               if (inside != worker || std::this_thread::get_id() != caller) ++strange;
               exec.for_each(2, [&](int, int deepest) { strange += deepest != worker ? 1 : 0; });
-              ++visits[static_cast<std::size_t>(o * 10 + i)];
+              ++visits[as_size(o * 10 + i)];
             });
           });
           CHECK(strange == 0);
           for (int i = 0; i < outer * 10; ++i) {
-            CHECK(visits[static_cast<std::size_t>(i)] == (i % 10 < inner ? 1 : 0));
+            CHECK(visits[as_size(i)] == (i % 10 < inner ? 1 : 0));
           }
         }
       }

@@ -1,35 +1,14 @@
 // The gates against plain loops in double precision.
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/ops/host/retention_gates.hpp>
-#include <kvpolicy/ops/host/write_gates.hpp>
-#include <limits>
-#include <string>
-#include <vector>
-
-#include "support/allocation_counter.hpp"
-#include "support/dice.hpp"
-#include "support/elements.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
-constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx};
 constexpr float untouched = -77;
 
-std::vector<float> drawn(dice& from, int count, double size) {
-  std::vector<float> made(static_cast<std::size_t>(count));
-  for (float& each : made) each = static_cast<float>(from.real(size));
-  return made;
-}
-
-double at(std::vector<float> const& values, int i) { return static_cast<double>(values[static_cast<std::size_t>(i)]); }
+double at(std::vector<float> const& values, int i) { return static_cast<double>(values[as_size(i)]); }
 
 /// Rows of elements that each lie a few bytes from the next, found by pages in any order. A lane has its own pages.
 struct paged_rows {
@@ -44,14 +23,14 @@ struct paged_rows {
         dims(channels),
         step((from.chance(30) ? 2 : 1) * kv::bytes_of(type)),
         pages((bound + page - 1) / page),
-        memory(static_cast<std::size_t>(lanes * pages * page * row_bytes())),
+        memory(as_size(lanes * pages * page * row_bytes())),
         table(from.permutation(lanes * pages)) {
     for (int i = 0; i < lanes * pages * page * (row_bytes() / step); ++i)
       encode(element, from.real(size), memory.data() + i * step);
   }
   [[nodiscard]] int row_bytes() const { return dims * step; }
   [[nodiscard]] std::byte* row(int lane, int entry) {
-    int const unit = table[static_cast<std::size_t>(lane * pages + entry / page)];
+    int const unit = table[as_size(lane * pages + entry / page)];
     return memory.data() + (unit * page + entry % page) * row_bytes();
   }
   [[nodiscard]] kv::row_view view(int heads) {
@@ -78,14 +57,11 @@ struct some_lanes {
   kv::by_lane<float> rows;
 
   some_lanes(int layers, int heads, int bound)
-      : count(static_cast<std::size_t>(layers * heads), bound),
-        out(static_cast<std::size_t>(layers * heads * (bound + 1)), untouched) {
+      : count(as_size(layers * heads), bound), out(as_size(layers * heads * (bound + 1)), untouched) {
     lanes = {.layer_end = layers, .heads = heads, .capacity = bound, .count = {count.data(), 0, heads, 1}};
     rows = {out.data(), 0, std::int64_t{heads} * (bound + 1), bound + 1};
   }
-  [[nodiscard]] float result(int lane, int entry) const {
-    return out[static_cast<std::size_t>(lane * (lanes.capacity + 1) + entry)];
-  }
+  [[nodiscard]] float result(int lane, int entry) const { return out[as_size(lane * (lanes.capacity + 1) + entry)]; }
 };
 
 struct write_gate {
@@ -115,7 +91,7 @@ struct write_gate {
     double z = at(last, lane);
     for (int u = lane * hidden; u < (lane + 1) * hidden; ++u) {
       double v = at(bias, u);
-      for (int i = 0; i < 2 * dims; ++i) v += at(fc1, u * 2 * dims + i) * x[static_cast<std::size_t>(i)];
+      for (int i = 0; i < 2 * dims; ++i) v += at(fc1, u * 2 * dims + i) * x[as_size(i)];
       z += at(fc2, u) * v * (1 + std::erf(v / std::sqrt(2.0))) / 2;
     }
     return 1 / (1 + std::exp(-z));
@@ -153,7 +129,7 @@ struct retention_gate {
     for (int u = 0; u < hidden; ++u) {
       int const unit = lane / heads * hidden + u;
       double v = at(bias, unit);
-      for (int d = 0; d < width; ++d) v += at(fc1, unit * width + d) * x[static_cast<std::size_t>(d)];
+      for (int d = 0; d < width; ++d) v += at(fc1, unit * width + d) * x[as_size(d)];
       z += at(fc2, lane * hidden + u) * v / (1 + std::exp(-v));
     }
     return z < 0 ? z - std::log1p(std::exp(z)) : -std::log1p(std::exp(-z));
@@ -168,7 +144,7 @@ void compare(some_lanes const& among, kv::lanes const& asked, Expected const& ex
     bool const is_asked = layer >= asked.layer_begin && layer < asked.layer_end;
     for (int e = 0; e <= among.lanes.capacity; ++e) {
       auto const is = static_cast<double>(among.result(lane, e));
-      bool const there = is_asked && e < among.count[static_cast<std::size_t>(lane)];
+      bool const there = is_asked && e < among.count[as_size(lane)];
       double const should = there ? expected(lane, e) : static_cast<double>(untouched);
       CAPTURE(lane);
       CAPTURE(e);

@@ -1,48 +1,10 @@
 // gather_rows moves kept rows, positions and columns together, and no other byte of the engine's memory.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <span>
-#include <vector>
-
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
+#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-
-/// Keep sets by hand: one list of ordinals a segment.
-class written_keep {
- public:
-  written_keep(kv::lanes const& batch, kv::granularity decides, std::vector<std::vector<int>> const& kept) {
-    offset_.push_back(0);
-    for (auto const& some : kept) {
-      ordinal_.insert(ordinal_.end(), some.begin(), some.end());
-      offset_.push_back(static_cast<std::int64_t>(ordinal_.size()));
-    }
-    keep_.lanes = batch;
-    keep_.decides = decides;
-    keep_.indptr = offset_.data();
-    keep_.indices = ordinal_.data();
-  }
-  written_keep(written_keep const&) = delete;
-  written_keep& operator=(written_keep const&) = delete;
-  [[nodiscard]] kv::keep_set const& view() const { return keep_; }
-
- private:
-  std::vector<std::int64_t> offset_;
-  std::vector<int> ordinal_;
-  kv::keep_set keep_;
-};
 
 /// A column of `bytes` an entry for every lane, each byte a hash of where it is.
 class owned_column {
@@ -58,7 +20,7 @@ class owned_column {
   [[nodiscard]] kv::recorded_column const& view() const { return view_; }
   [[nodiscard]] std::vector<std::byte> const& memory() const { return memory_; }
   [[nodiscard]] std::size_t entry(int lane, int ordinal) const {
-    return static_cast<std::size_t>(lane * row_ + ordinal * view_.about.bytes);
+    return as_size(lane * row_ + ordinal * view_.about.bytes);
   }
 
  private:
@@ -70,7 +32,7 @@ class owned_column {
 /// What the memory must be: each row byte by byte where the kept entry's was.
 void move_expected(mock_cache& cache, mock_cache::snapshot& to, mock_cache::snapshot const& from, kv::lane this_lane,
                    std::vector<int> const& order) {
-  auto const width = static_cast<std::size_t>(kv::bytes_of(cache.options().element));
+  auto const width = as_size(kv::bytes_of(cache.options().element));
   for (std::size_t i = 0; i < order.size(); ++i) {
     for (of const plane : {of::keys, of::values}) {
       for (int d = 0; d < (plane == of::keys ? cache.model().head_dim : cache.value_dim()); ++d) {
@@ -87,7 +49,7 @@ void move_expected(mock_cache& cache, mock_cache::snapshot& to, mock_cache::snap
     }
     int const row =
         (cache.options().shared_entries ? this_lane.sequence : cache.index(this_lane)) * cache.options().bound;
-    to.position[static_cast<std::size_t>(row) + i] = from.position[static_cast<std::size_t>(row + order[i])];
+    to.position[as_size(row) + i] = from.position[as_size(row + order[i])];
   }
 }
 
@@ -111,8 +73,7 @@ TEST_SUITE("ops/gather_rows") {
       auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence);
       shape.shared_entries = decides == kv::granularity::sequence;
       RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
+      filled_cache cache(shape);
       int const begin = decides == kv::granularity::sequence ? 0 : *rc::gen::inRange(0, shape.model.layers);
       auto const lanes = cache.lanes().layers_only(begin, shape.model.layers);
       bool const drops_a_run = *rc::gen::arbitrary<bool>();
@@ -126,7 +87,7 @@ TEST_SUITE("ops/gather_rows") {
         kept.push_back(drops_a_run ? all_but_a_run(cache, committed)
                                    : cache.random().subset(committed, cache.random().below(committed + 1)));
       }
-      written_keep const keep(lanes, decides, kept);
+      listed_keep const keep(lanes, decides, kept);
       owned_column moved(cache, {"moved", kv::column_extent::lane_entry, kv::on_move::permute, 4});
       owned_column narrow(cache, {"narrow", kv::column_extent::lane_entry, kv::on_move::permute, 3});
       owned_column fixed(cache, {"fixed", kv::column_extent::lane_entry, kv::on_move::stay, 4});
@@ -137,11 +98,11 @@ TEST_SUITE("ops/gather_rows") {
       std::vector<std::byte> columns[] = {moved.memory(), narrow.memory(), fixed.memory(), window.memory()};
       for (int i = 0; i < lanes.size(); ++i) {
         kv::lane const this_lane = lanes.at(i);
-        std::vector<int> order = kept[static_cast<std::size_t>(kv::segment_of(lanes, decides, i))];
+        std::vector<int> order = kept[as_size(kv::segment_of(lanes, decides, i))];
         for (int d = cache.committed(this_lane); d < cache.count(this_lane); ++d) order.push_back(d);
         move_expected(cache, expected, before, this_lane, order);
         for (owned_column const* each : {&moved, &narrow}) {
-          auto const bytes = static_cast<std::size_t>(each->view().about.bytes);
+          auto const bytes = as_size(each->view().about.bytes);
           for (std::size_t e = 0; e < order.size(); ++e) {
             std::memcpy(columns[each == &narrow].data() + each->entry(cache.index(this_lane), static_cast<int>(e)),
                         each->memory().data() + each->entry(cache.index(this_lane), order[e]), bytes);
@@ -174,7 +135,7 @@ TEST_SUITE("ops/gather_rows") {
         for (int e = 0; e < 8; ++e) {
           if ((mask >> e & 1) != 0) order.push_back(e);
         }
-        written_keep const keep(cache.lanes(), kv::granularity::lane, {order});
+        listed_keep const keep(cache.lanes(), kv::granularity::lane, {order});
         kv::host_executor exec;
         kv::ops::gather_rows(exec, keep.view(), cache.view(), std::span<kv::recorded_column const>{});
         for (int d = 0; d < drafts; ++d) order.push_back(8 + d);

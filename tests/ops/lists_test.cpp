@@ -1,15 +1,7 @@
 // Lists, maps and pools where they lie in unusual ways: maps of a batch at request numbers, pools that layers share.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "layout/slot_cache.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -22,8 +14,8 @@ struct layers_share {
     for (std::size_t lane = 0; lane < 4; ++lane) {  // (layer, head): slots 4 * lane and on
       cache.count[lane] = 3;
       for (int e = 0; e < 4; ++e) {
-        cache.list[4 * lane + static_cast<std::size_t>(e)] = static_cast<int>(4 * lane) + e;
-        cache.position[4 * lane + static_cast<std::size_t>(e)] = e;
+        cache.list[4 * lane + as_size(e)] = static_cast<int>(4 * lane) + e;
+        cache.position[4 * lane + as_size(e)] = e;
       }
     }
     kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
@@ -64,19 +56,15 @@ TEST_SUITE("ops/lists") {
     kv::eviction<kv::streaming_llm> const policy{.score = {.sinks = 1}, .budget = {2}};
     kv::host_executor exec;
     kv::cache view = cache.view();
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
-    auto const map = [&](int s, int p) -> int& {
-      return requests[static_cast<std::size_t>(begins[static_cast<std::size_t>(s)] + p)];
-    };
+    auto [state, plan] = state_and_plan(exec, policy, view);
+    auto const map = [&](int s, int p) -> int& { return requests[as_size(begins[as_size(s)] + p)]; };
     for (int s = 0; s < 2; ++s) {
       kv::append(exec, view, state, {s, 4, 0});
-      for (int p = 0; p < 4; ++p) map(s, p) = cache.list[static_cast<std::size_t>(4 * s + p)];
+      for (int p = 0; p < 4; ++p) map(s, p) = cache.list[as_size(4 * s + p)];
     }
     auto expected = requests;
     for (int s = 0; s < 2; ++s) {
-      for (int const p : {1, 2})
-        expected[static_cast<std::size_t>(begins[static_cast<std::size_t>(s)] + p)] = cache.dead();
+      for (int const p : {1, 2}) expected[as_size(begins[as_size(s)] + p)] = cache.dead();
     }
     auto how = cache.redirecting();
     how.map = {requests.data(), 0, 0, 0};

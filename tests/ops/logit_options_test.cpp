@@ -1,26 +1,7 @@
 // attention_mass with an attention scale, a soft cap and sink logits, against the reference in double.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <set>
-#include <vector>
-
-#include "reference/attention.hpp"
 #include "reference/methods.hpp"
-#include "support/error_of.hpp"
-#include "support/given_logits.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/sanitized.hpp"
-#include "support/scores.hpp"
+#include "support/masses.hpp"
 
 namespace {
 
@@ -28,7 +9,6 @@ using namespace kvpolicy_test;
 using kv::reduction;
 using kv::reduction_order;
 
-constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx};
 constexpr float nan_float = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinite = std::numeric_limits<float>::infinity();
 
@@ -38,9 +18,7 @@ struct batch {
       : cache(shape), queries(cache, queries_of, rows, rows), logits(cache.random(), shape.model, scale, cap, sinks) {}
 
   void hold_all() {
-    std::vector<int> every;
-    for (int e = 0; e < cache.options().bound; ++e) every.push_back(e);
-    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), every);
+    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), up_to(cache.options().bound));
     fill(queries, cache, content::smooth);
     int const rows = queries.rows();
     for (int r = 0; r < rows; ++r) queries.set_position(0, r, cache.options().bound - rows + r);
@@ -54,38 +32,18 @@ struct batch {
 
   /// Gives every row its log-sum-exp over the entries that it sees and the sink.
   void give_lse() {
-    queries.bring_lse();
-    int const group = cache.model().group();
-    for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const this_lane = cache.lane_at(i);
-      reference::lane_attention const of = lane(this_lane);
-      auto const made = reference::attention_logits(of);
-      auto const visible = reference::visibility(of, reference::key_domain::all);
-      for (std::size_t h = 0; h < made.size(); ++h) {
-        for (std::size_t r = 0; r < made[h].size(); ++r) {
-          double sum = of.sinks.empty() ? 0 : std::exp(of.sinks[h]);
-          for (std::size_t e = 0; e < made[h][r].size(); ++e) sum += visible[r][e] ? std::exp(made[h][r][e]) : 0;
-          queries.set_lse(this_lane.sequence, this_lane.layer, this_lane.head * group + static_cast<int>(h),
-                          static_cast<int>(r), std::log(sum));
-        }
-      }
-    }
+    kvpolicy_test::give_lse(cache, queries, [&](kv::lane at) { return lane(at); });
   }
 
   [[nodiscard]] reference::row expected(kv::lane this_lane, kv::attention_mass_options const& how) {
-    return reference::attention_mass(lane(this_lane), {.domain = static_cast<reference::key_domain>(how.domain),
-                                                       .rows = static_cast<reference::reduction>(how.rows),
-                                                       .group = static_cast<reference::reduction>(how.group),
-                                                       .order = static_cast<reference::reduction_order>(how.order)});
+    return reference::attention_mass(lane(this_lane), in_double(how));
   }
 
   void mass(kv::attention_mass_options const& how, kv::isa simd_level, bool lse, kv::score_view const& out) {
     kv::host_executor exec(1, simd_level);
-    exec.reserve(
-        kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
     kv::query_view rows = queries.view();
     if (!lse) rows.lse = {};
-    kv::ops::compute_attention_mass(exec, logits.keys_of(cache.view()), rows, how, out);
+    write_masses(exec, cache.model(), logits.keys_of(cache.view()), rows, how, out);
   }
 
   /// The first lane that differs from the reference.
@@ -193,12 +151,7 @@ TEST_SUITE("core/logit_options") {
       batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows, coin(), coin(), coin());
       fill(of.cache, coin());
       fill(of.queries, of.cache, content::smooth);
-      kv::attention_mass_options how;
-      how.domain = *rc::gen::element(kv::key_domain::all, kv::key_domain::past);
-      how.rows = *rc::gen::element(reduction::sum, reduction::mean, reduction::max, reduction::last);
-      how.group = *rc::gen::element(reduction::sum, reduction::mean, reduction::max);
-      how.order = *rc::gen::element(reduction_order::rows_then_group, reduction_order::group_then_rows,
-                                    reduction_order::group_on_logits);
+      auto const how = any_mass_options({kv::key_domain::all, kv::key_domain::past});
       bool const lse = coin();
       if (lse) of.give_lse();
       comparison const result = of.agrees(how, *rc::gen::element(every_isa[0], every_isa[1], every_isa[2]), lse);
@@ -217,7 +170,7 @@ TEST_SUITE("core/logit_options") {
     std::vector<int> candidates;
     for (int e = 0; e < 40; ++e) {
       bool const candidate = e % 3 != 1;
-      out.all()[static_cast<std::size_t>(e)] = candidate ? 0 : -infinite;
+      out.all()[as_size(e)] = candidate ? 0 : -infinite;
       if (candidate) candidates.push_back(e);
     }
     for (int e = 39; e >= 0; --e) {
@@ -228,11 +181,10 @@ TEST_SUITE("core/logit_options") {
     some.query_positions.assign(3, 40);
     auto const expected = reference::attention_mass(some, {});
     kv::host_executor exec;
-    exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(of.cache.model(), 40));
-    kv::ops::compute_attention_mass(exec, of.logits.keys_of(of.cache.view()), rows,
-                                    {.domain = kv::key_domain::candidates}, out.view());
+    write_masses(exec, of.cache.model(), of.logits.keys_of(of.cache.view()), rows,
+                 {.domain = kv::key_domain::candidates}, out.view());
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      CHECK(close(static_cast<double>(out.all()[static_cast<std::size_t>(candidates[i])]), expected[i]));
+      CHECK(close(static_cast<double>(out.all()[as_size(candidates[i])]), expected[i]));
     }
   }
 
@@ -245,10 +197,8 @@ TEST_SUITE("core/logit_options") {
       for (float const cap : {0.5f, 1.0f, 2.5f}) {
         mock_cache cache(one_lane(1, 1, count, kv::codec::f32));
         mock_queries queries(cache, kv::codec::f32, 1, 1);
-        std::vector<int> every;
-        for (int e = 0; e < count; ++e) every.push_back(e);
-        cache.put({}, every);
-        for (int e = 0; e < count; ++e) cache.write(of::keys, {}, e, {logits[static_cast<std::size_t>(e)]});
+        cache.put({}, up_to(count));
+        for (int e = 0; e < count; ++e) cache.write(of::keys, {}, e, {logits[as_size(e)]});
         queries.write(0, 0, 0, 0, {1});
         queries.set_position(0, 0, count);
         queries.set_position(0, 0, count - 1);
@@ -257,13 +207,12 @@ TEST_SUITE("core/logit_options") {
         keys.logits.soft_cap = cap;
         owned_scores out(cache.lanes());
         kv::host_executor exec(1, simd_level);
-        exec.reserve(kv::implementation<kv::ops::compute_attention_mass_t, kv::host>::scratch(cache.model(), count));
-        kv::ops::compute_attention_mass(exec, keys, queries.view(), {}, out.view());
+        write_masses(exec, cache.model(), keys, queries.view(), {}, out.view());
         for (int e = 0; e < count; ++e) {
-          double const x = static_cast<double>(static_cast<float>(logits[static_cast<std::size_t>(e)]));
+          double const x = static_cast<double>(static_cast<float>(logits[as_size(e)]));
           double const c = static_cast<double>(cap);
           double const wanted = c * std::tanh(x / c);
-          double const found = std::log(static_cast<double>(out.all()[static_cast<std::size_t>(e)]));
+          double const found = std::log(static_cast<double>(out.all()[as_size(e)]));
           CAPTURE(x);
           CHECK(std::abs(found - wanted) <= 1e-6 * std::abs(wanted) + 2.5e-7);  // e^x has 2 units in the last place
         }
@@ -275,9 +224,7 @@ TEST_SUITE("core/logit_options") {
     mock_options const shape = one_lane(576, 16, 1024, kv::codec::f32);
     mock_cache cache(shape);
     mock_queries queries(cache, kv::codec::f32, 32, 32);
-    std::vector<int> every;
-    for (int e = 0; e < 1024; ++e) every.push_back(e);
-    cache.put({}, every);
+    cache.put({}, up_to(1024));
     fill(queries, cache, content::smooth);
     for (int r = 0; r < 32; ++r) queries.set_position(0, r, 992 + r);
     reference::lane_attention lane = reference_lane(cache, queries, {});
@@ -290,8 +237,7 @@ TEST_SUITE("core/logit_options") {
       kv::host_executor exec;
       kv::eviction const policy{.score = kv::snapkv{.window = 32, .pool = kv::max_pool{7}},
                                 .budget = kv::per_lane{128}};
-      auto state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
+      auto [state, plan] = state_and_plan(exec, policy, view);
       kv::signals const in{view.lanes, kv::keys_of(view), kv::recent_queries{queries.view()}};
       kv::decide(exec, policy, in, state, plan);
       return listed(plan.keep(), 0);

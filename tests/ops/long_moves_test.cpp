@@ -1,24 +1,10 @@
 // gather_rows and fill_holes of so many bytes that rows move past the cache: still byte for byte, at every alignment.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <span>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scratch.hpp"
+#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
 
 struct long_lane {
   int entries;
@@ -29,8 +15,7 @@ struct long_lane {
 
 /// Bytes like no others, and where rows begin that lie `skew` bytes beside a multiple of 64.
 struct filled {
-  explicit filled(long_lane const& how)
-      : bytes(static_cast<std::size_t>(how.entries) * static_cast<std::size_t>(how.stride) + 256) {
+  explicit filled(long_lane const& how) : bytes(as_size(how.entries) * as_size(how.stride) + 256) {
     std::uint32_t next = 7;
     for (std::byte& each : bytes) each = static_cast<std::byte>((next = next * 1664525u + 1013904223u) >> 24);
     auto const beside = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(bytes.data()) % 64);
@@ -40,24 +25,13 @@ struct filled {
   std::ptrdiff_t base;
 };
 
-/// One lane's decision, and a cache of opaque rows whose values have no bytes: the same memory must not move twice.
-struct one_decision {
-  one_decision(owned_lanes const& lanes, std::vector<int> const& kept)
-      : offset{0, static_cast<std::int64_t>(kept.size())}, ordinal(kept) {
-    keep.lanes = lanes.view();
-    keep.indptr = offset.data();
-    keep.indices = ordinal.data();
-  }
-  [[nodiscard]] kv::cache in(kv::plane const& rows, kv::locator const& where) const {
-    kv::cache made{
-        {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = rows.channels}, keep.lanes, rows, rows, where};
-    made.v.channels = 0;
-    return made;
-  }
-  std::vector<std::int64_t> offset;
-  std::vector<int> ordinal;
-  kv::keep_set keep;
-};
+/// A cache of opaque rows whose values have no bytes: the same memory must not move twice.
+kv::cache cache_of(owned_lanes const& lanes, kv::plane const& rows, kv::locator const& where) {
+  kv::cache made{
+      {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = rows.channels}, lanes.view(), rows, rows, where};
+  made.v.channels = 0;
+  return made;
+}
 
 /// Opaque rows, `stride` bytes apart; which entries stay is given.
 void check_moves(long_lane const& how, std::vector<int> const& kept) {
@@ -69,16 +43,15 @@ void check_moves(long_lane const& how, std::vector<int> const& kept) {
   std::vector<std::byte> expected = memory.bytes;
   for (std::size_t i = 0; i < kept.size(); ++i) {
     std::memcpy(expected.data() + base + static_cast<std::ptrdiff_t>(i) * how.stride,
-                memory.bytes.data() + base + std::ptrdiff_t{kept[i]} * how.stride,
-                static_cast<std::size_t>(how.row_bytes));
+                memory.bytes.data() + base + std::ptrdiff_t{kept[i]} * how.stride, as_size(how.row_bytes));
   }
   owned_lanes const lanes(how.entries);
-  one_decision const made(lanes, kept);
+  listed_keep const keep(lanes.view(), kv::granularity::lane, {kept});
   kv::cache const cache =
-      made.in({memory.bytes.data() + base, kv::codec::opaque, how.row_bytes, 0, 0, how.stride, 0, 1},
-              kv::identity_map(how.entries, 1));
+      cache_of(lanes, {memory.bytes.data() + base, kv::codec::opaque, how.row_bytes, 0, 0, how.stride, 0, 1},
+               kv::identity_map(how.entries, 1));
   kv::host_executor exec;
-  kv::ops::gather_rows(exec, made.keep, cache, std::span<kv::recorded_column const>{});
+  kv::ops::gather_rows(exec, keep.view(), cache, std::span<kv::recorded_column const>{});
   CHECK(memory.bytes == expected);
 }
 
@@ -93,32 +66,30 @@ void check_holes(long_lane const& how, std::vector<int> const& kept) {
   auto const row = [&](filled const& of, int slot) {
     return of.bytes.data() + of.base + std::ptrdiff_t{slot} * how.stride;
   };
-  std::vector<int> slots(static_cast<std::size_t>(how.entries));
-  std::iota(slots.begin(), slots.end(), 0);
+  std::vector<int> slots = up_to(how.entries);
   dice random(13);
-  for (int i = how.entries - 1; i > 0; --i)
-    std::swap(slots[static_cast<std::size_t>(i)], slots[static_cast<std::size_t>(random.below(i + 1))]);
+  for (int i = how.entries - 1; i > 0; --i) std::swap(slots[as_size(i)], slots[as_size(random.below(i + 1))]);
   std::vector<int> const old = slots;
 
   owned_lanes const lanes(how.entries);
-  one_decision const made(lanes, kept);
+  listed_keep const keep(lanes.view(), kv::granularity::lane, {kept});
   kv::cache const cache =
-      made.in({memory.bytes.data() + memory.base, kv::codec::opaque, how.row_bytes, 0, how.stride, 0, 0, 1},
-              kv::slot_map({slots.data()}, how.entries));
+      cache_of(lanes, {memory.bytes.data() + memory.base, kv::codec::opaque, how.row_bytes, 0, how.stride, 0, 0, 1},
+               kv::slot_map({slots.data()}, how.entries));
   kv::host_executor exec;
   exec.reserve(scratch_of_every_verb<kv::host>(cache));
-  kv::ops::fill_holes(exec, made.keep, cache, kv::by_lane<int>{slots.data()}, std::span<kv::recorded_column const>{});
+  kv::ops::fill_holes(exec, keep.view(), cache, kv::by_lane<int>{slots.data()}, std::span<kv::recorded_column const>{});
 
   int const stay = static_cast<int>(kept.size());
   bool right = true;
   for (std::size_t i = 0; i < kept.size(); ++i) {
-    int const was = old[static_cast<std::size_t>(kept[i])];
+    int const was = old[as_size(kept[i])];
     right = right && slots[i] < stay && (was >= stay || slots[i] == was) &&
-            std::memcmp(row(memory, slots[i]), row(before, was), static_cast<std::size_t>(how.row_bytes)) == 0;
+            std::memcmp(row(memory, slots[i]), row(before, was), as_size(how.row_bytes)) == 0;
   }
   CHECK(right);
   std::sort(slots.begin(), slots.end());
-  for (int i = 0; i < how.entries; ++i) right = right && slots[static_cast<std::size_t>(i)] == i;
+  for (int i = 0; i < how.entries; ++i) right = right && slots[as_size(i)] == i;
   CHECK(right);
 }
 
@@ -148,8 +119,7 @@ TEST_SUITE("ops/gather_rows: long lanes") {
   }
 
   TEST_CASE("what stays at the front is not moved, and what is left may be a few rows or none") {
-    std::vector<int> kept;
-    for (int e = 0; e < 3000; ++e) kept.push_back(e);
+    std::vector<int> kept = up_to(3000);
     check_moves({4000, 256, 256, 0}, kept);
     for (int e = 3001; e < 3013; ++e) kept.push_back(e);
     check_moves({4000, 256, 256, 0}, kept);

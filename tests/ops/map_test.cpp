@@ -1,17 +1,6 @@
 // map shows every committed entry to a function once, with everything that is known of it.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/holds.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -36,7 +25,7 @@ TEST_SUITE("ops/map") {
       int const bound = *rc::gen::element(33, 1, 32, 40);
       int const drafts = *rc::gen::inRange(0, 2);
       dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
-      std::vector<int> counts(static_cast<std::size_t>(sequences * layers * heads));
+      std::vector<int> counts(as_size(sequences * layers * heads));
       for (int& each : counts) each = random.between(drafts, bound);
       owned_lanes lanes(sequences, layers, heads, bound, counts);
       for (int s = 0; s < sequences; ++s) lanes.set_drafts(s, drafts);
@@ -50,7 +39,7 @@ TEST_SUITE("ops/map") {
         int const lane = (this_lane.sequence * 4 + this_lane.layer) * 4 + this_lane.head;
         for (int e = 0; e < scores.stride(); ++e) {
           float const expected = e < count ? 0.5f + static_cast<float>((lane * 64 + e) * 64 + count) : 0.5f;
-          RC_ASSERT(scores.row(i, scores.stride())[static_cast<std::size_t>(e)] == expected);
+          RC_ASSERT(scores.row(i, scores.stride())[as_size(e)] == expected);
         }
       }
     });

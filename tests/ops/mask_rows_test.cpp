@@ -1,12 +1,6 @@
 // One element of a mask, in every form: the others keep their bits.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
+#include "support/test.hpp"
 
 namespace {
 

@@ -1,21 +1,7 @@
 // extend_bounds and page_scores against the reference, over any shape, layout, element type and instruction set.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
 #include "reference/pages.hpp"
-#include "support/elements.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -51,7 +37,7 @@ std::vector<std::vector<float>> scores_of(mock_cache& cache, kv::host_executor& 
                                           kv::query_view const& rows, kv::reduction group) {
   kv::lanes const batch = cache.lanes();
   int const bound = reference::pages_of(batch.capacity, bounds.page);
-  std::vector<float> all(static_cast<std::size_t>(batch.size() * bound), -7);
+  std::vector<float> all(as_size(batch.size() * bound), -7);
   kv::lanes pages = batch;
   pages.capacity = bound;
   kv::ops::page_scores(exec, batch, bounds, rows, group,
@@ -131,12 +117,12 @@ void compare_bounds(mock_cache& cache, kv::page_bounds const& bounds, kv::lane t
       std::byte const* const at = bounds.row(this_lane, static_cast<int>(p)) + d * width;
       double const high = decoded(bounds.element, at);
       double const low = decoded(bounds.element, at + bounds.dims * width);
-      double const wanted = expected[p].high[static_cast<std::size_t>(d)];
+      double const wanted = expected[p].high[as_size(d)];
       if (std::isnan(wanted)) {
         RC_ASSERT((std::isnan(high) || std::isnan(low)));
       } else {
         RC_ASSERT(high == wanted);
-        RC_ASSERT(low == expected[p].low[static_cast<std::size_t>(d)]);
+        RC_ASSERT(low == expected[p].low[as_size(d)]);
       }
     }
   }
@@ -145,8 +131,7 @@ void compare_bounds(mock_cache& cache, kv::page_bounds const& bounds, kv::lane t
 /// Everything at once, of one shape.
 void compare_all(mock_options const& shape, kv::host_executor& exec, kv::record_page_bounds const& how,
                  kv::reduction group) {
-  mock_cache cache(shape);
-  fill(cache, true);
+  filled_cache cache(shape);
   mock_queries rows(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16, kv::codec::f16), 2,
                     *rc::gen::element(2, 3));
   fill(rows, cache, *rc::gen::element(content::smooth, content::few, content::troubled));
@@ -155,7 +140,7 @@ void compare_all(mock_options const& shape, kv::host_executor& exec, kv::record_
   auto const scores = scores_of(cache, exec, pages.view(), rows.view(), group);
   for (int i = 0; i < cache.lane_count(); ++i) {
     compare_bounds(cache, pages.view(), cache.lane_at(i));
-    compare_lane(cache, rows, cache.lane_at(i), how.page, group, scores[static_cast<std::size_t>(i)]);
+    compare_lane(cache, rows, cache.lane_at(i), how.page, group, scores[as_size(i)]);
   }
 }
 
@@ -180,9 +165,7 @@ TEST_SUITE("ops/page_bounds") {
       shape.element = *rc::gen::element(kv::codec::bf16, kv::codec::f32);
       kv::host_executor exec(1, any_isa());
       mock_cache cache(shape);
-      std::vector<int> positions(static_cast<std::size_t>(*rc::gen::element(4097, 15, 16, 17)));
-      for (std::size_t e = 0; e < positions.size(); ++e) positions[e] = static_cast<int>(e);
-      cache.put({}, positions);
+      cache.put({}, up_to(*rc::gen::element(4097, 15, 16, 17)));
       mock_queries rows(cache, kv::codec::f32, 1, 1);
       fill(rows, cache, content::smooth);
       bounded pages(cache, exec, {16, shape.element});
@@ -239,15 +222,13 @@ TEST_SUITE("ops/page_bounds") {
     mock_options shape;
     shape.model.head_dim = 5;
     shape.bound = 16;
-    mock_cache cache(shape);
-    fill(cache, false);
+    filled_cache cache(shape, false);
     kv::host_executor exec;
     bounded pages(cache, exec, {3, kv::codec::f32});
     std::vector<float> turned(5 * 16);  // [channel][entry]
     for (int e = 0; e < cache.count({}); ++e) {
       for (int d = 0; d < 5; ++d) {
-        turned[static_cast<std::size_t>(16 * d + e)] =
-            static_cast<float>(cache.row(of::keys, {}, e)[static_cast<std::size_t>(d)]);
+        turned[as_size(16 * d + e)] = static_cast<float>(cache.row(of::keys, {}, e)[as_size(d)]);
       }
     }
     kv::plane const apart{

@@ -1,15 +1,6 @@
 // Floors that a shared budget does not hold: only entries within them compete, whatever their scores are.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <vector>
-
-#include "support/owned_keep.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 

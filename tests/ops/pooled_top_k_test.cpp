@@ -1,26 +1,8 @@
 // Budgets that lanes share: top_k against one flat list of all candidates, and how ratios and bytes become counts.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "layout/slot_cache.hpp"
 #include "reference/selection.hpp"
-#include "support/dice.hpp"
-#include "support/holds.hpp"
-#include "support/owned_keep.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/rounds.hpp"
-#include "support/scores.hpp"
-#include "support/troubled_scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -31,9 +13,7 @@ using ordinals = std::vector<int>;
 struct flagged {
   std::vector<reference::flags> const* rows = nullptr;
   kv::lanes lanes{};
-  bool operator()(kv::entry at) const {
-    return (*rows)[static_cast<std::size_t>(lanes.index(at.lane))][static_cast<std::size_t>(at.ordinal)];
-  }
+  bool operator()(kv::entry at) const { return (*rows)[as_size(lanes.index(at.lane))][as_size(at.ordinal)]; }
   [[maybe_unused]] friend bool operator==(flagged const& a, flagged const& b) { return a.rows == b.rows; }
 };
 
@@ -50,7 +30,7 @@ void pools_as_the_reference() {
   bool const global = *rc::gen::arbitrary<bool>();
   dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
   trouble const what = any_trouble();
-  std::vector<int> counts(static_cast<std::size_t>(sequences * layers * heads));
+  std::vector<int> counts(as_size(sequences * layers * heads));
   for (int& each : counts) each = random.chance(40) ? bound : random.below(bound + 1);
   owned_lanes lanes(sequences, layers, heads, bound, counts);
   if (random.chance(20)) lanes.set_drafts(0, *std::min_element(counts.begin(), counts.end()) > 0 ? 1 : 0);
@@ -89,9 +69,9 @@ void pools_as_the_reference() {
     for (int lane = first; lane < first + pool_lanes; ++lane) {
       int const count = lanes.view().committed(lanes.view().at(lane));
       rows.push_back(as_row(scores.row(lane, count)));
-      some.push_back(forced[static_cast<std::size_t>(lane)]);
-      some.back().resize(static_cast<std::size_t>(count));
-      entries += static_cast<std::size_t>(count);
+      some.push_back(forced[as_size(lane)]);
+      some.back().resize(as_size(count));
+      entries += as_size(count);
     }
     auto const pooled = reference::select_pooled(rows, some, pool_lanes * tokens,
                                                  std::max(least, reference::lane_floor(floor, tokens)), slack);
@@ -99,17 +79,17 @@ void pools_as_the_reference() {
     int forced_total = 0;
     for (int lane = 0; lane < pool_lanes; ++lane) {
       RC_LOG() << "lane " << first + lane << " of " << counts.size() << ", pool of " << pool_lanes << '\n';
-      RC_ASSERT(keep.kept(first + lane) == pooled.kept[static_cast<std::size_t>(lane)]);
+      RC_ASSERT(keep.kept(first + lane) == pooled.kept[as_size(lane)]);
       total += keep.kept(first + lane).size();
-      forced_total += reference::count_of(some[static_cast<std::size_t>(lane)]);
+      forced_total += reference::count_of(some[as_size(lane)]);
     }
     bool const triggered = reference::fires(entries, pool_lanes * tokens, slack);
-    std::size_t const budget = static_cast<std::size_t>(std::max(pool_lanes * tokens, forced_total));
+    std::size_t const budget = as_size(std::max(pool_lanes * tokens, forced_total));
     RC_ASSERT(total == (triggered ? std::min(entries, budget) : entries));
     expected.nan_scores += pooled.nan_candidates;
     RC_ASSERT(!triggered || keep.report().triggered > 0);
     RC_ASSERT(pooled.forced_over_budget == 0 || keep.report().forced_over_budget > 0);
-    expected.over_budget += total > static_cast<std::size_t>(pool_lanes * tokens) ? 1 : 0;
+    expected.over_budget += total > as_size(pool_lanes * tokens) ? 1 : 0;
   }
   RC_ASSERT(keep.report().nan_scores == expected.nan_scores);
   RC_ASSERT(keep.report().over_budget == expected.over_budget);
@@ -122,7 +102,7 @@ void large_pools_as_the_reference() {
   bool const global = *rc::gen::arbitrary<bool>();
   dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
   trouble const what = any_trouble();
-  std::vector<int> counts(static_cast<std::size_t>(2 * heads));
+  std::vector<int> counts(as_size(2 * heads));
   for (int& each : counts) each = random.chance(60) ? bound : random.below(bound + 1);
   owned_lanes lanes(1, 2, heads, bound, counts);
   owned_scores scores(lanes.view());
@@ -158,8 +138,7 @@ void large_pools_as_the_reference() {
     auto const expected = reference::select_pooled({rows.begin() + first, rows.begin() + first + many},
                                                    {forced.begin() + first, forced.begin() + first + many},
                                                    many * tokens, reference::lane_floor(floor, tokens), 0);
-    for (int lane = 0; lane < many; ++lane)
-      RC_ASSERT(keep.kept(first + lane) == expected.kept[static_cast<std::size_t>(lane)]);
+    for (int lane = 0; lane < many; ++lane) RC_ASSERT(keep.kept(first + lane) == expected.kept[as_size(lane)]);
     nan += expected.nan_candidates;
   }
   RC_ASSERT(keep.report().nan_scores == nan);
@@ -173,7 +152,7 @@ struct given_scores {
   static constexpr kv::granularity decides = kv::granularity::lane;
   void score(auto& exec, auto const&, kv::score_view const& out) const {
     auto const read = [this](float, kv::entry at) {
-      return (*rows)[static_cast<std::size_t>(lanes.index(at.lane))][static_cast<std::size_t>(at.ordinal)];
+      return (*rows)[as_size(lanes.index(at.lane))][as_size(at.ordinal)];
     };
     kv::ops::map(exec, out, read);
   }
@@ -192,13 +171,11 @@ std::vector<ordinals> kept_by(std::vector<std::vector<float>> const& rows, int l
                     .element = element});
   for (std::size_t lane = 0; lane < rows.size(); ++lane) {
     cache.count[lane] = static_cast<int>(rows[lane].size());
-    for (int e = 0; e < bound; ++e)
-      cache.position[lane * static_cast<std::size_t>(bound) + static_cast<std::size_t>(e)] = e;
+    for (int e = 0; e < bound; ++e) cache.position[lane * as_size(bound) + as_size(e)] = e;
   }
   kv::eviction<given_scores, kv::nothing, Budget> const policy{.score = {&rows, cache.lanes()}, .budget = limit};
   kv::host_executor exec;
-  auto state = kv::make_state(exec, policy, cache.view());
-  auto plan = kv::make_plan(exec, policy, cache.view());
+  auto [state, plan] = state_and_plan(exec, policy, cache.view());
   kv::decide(exec, policy, kv::signals{cache.lanes()}, state, plan);
   std::vector<ordinals> kept;
   for (int lane = 0; lane < static_cast<int>(rows.size()); ++lane) kept.push_back(listed(plan.keep(), lane));
@@ -228,8 +205,7 @@ TEST_SUITE("ops/top_k") {
     kv::host_executor exec;
     kv::cache view = cache.view();
     auto const refused = [&](auto const& policy, kv::lanes const& batch) {
-      auto state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
+      auto [state, plan] = state_and_plan(exec, policy, view);
       kv::append(exec, view, state, {.tokens = 8, .position = 0});
       std::string error;
       try {
@@ -313,8 +289,8 @@ TEST_SUITE("parts/budget") {
 
   TEST_CASE("budgets out of range are refused where they are used, and print what they are") {
     std::vector<std::vector<float>> const row{{1, 2}};
-    CHECK_THROWS_WITH_AS(kept_by(row, 1, kv::per_layer{-1}),
-                         "make_state: budget.tokens = -1, but a count cannot be negative", kv::invalid_argument);
+    CHECK(error_of([&] { kept_by(row, 1, kv::per_layer{-1}); }) ==
+          "make_state: budget.tokens = -1, but a count cannot be negative");
     CHECK_THROWS_AS(kept_by(row, 1, kv::per_sequence{1, 1.5}), kv::invalid_argument);
     CHECK_THROWS_AS(kept_by(row, 1, kv::drop_ratio{1.5}), kv::invalid_argument);
     CHECK_THROWS_AS(kept_by(row, 1, kv::drop_ratio{std::numeric_limits<double>::quiet_NaN()}), kv::invalid_argument);

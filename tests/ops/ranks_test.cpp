@@ -2,13 +2,7 @@
 
 #include "support/ranks.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <random>
-#include <vector>
+#include "support/test.hpp"
 
 namespace {
 
@@ -95,8 +89,7 @@ outcome decide_on(Executor& exec, int rank, int ranks, turn_of_all_heads& all, P
   turn.heads = model.query_heads;
   turn.rows = span_rows;
   turn.position = {all.rows.data()};
-  auto state = kv::make_state(exec, policy, cache);
-  auto plan = kv::make_plan(exec, policy, cache);
+  auto [state, plan] = state_and_plan(exec, policy, cache);
   kv::append(exec, cache, state, {.tokens = entries - fewer, .position = 0});
   kv::signals const in{cache.lanes, kv::keys_of(cache), turn};
   kv::observe(exec, policy, in, state);
@@ -111,9 +104,9 @@ outcome decide_on(Executor& exec, int rank, int ranks, turn_of_all_heads& all, P
 
 template <class Policy>
 std::vector<outcome> decide_on_ranks(int ranks, turn_of_all_heads& all, Policy const& policy, int fewer = 0) {
-  std::vector<outcome> found(static_cast<std::size_t>(ranks));
+  std::vector<outcome> found(as_size(ranks));
   on_ranks(ranks, [&](rank_executor& exec, int rank) {
-    found[static_cast<std::size_t>(rank)] = decide_on(exec, rank, ranks, all, policy, fewer);
+    found[as_size(rank)] = decide_on(exec, rank, ranks, all, policy, fewer);
   });
   return found;
 }
@@ -141,7 +134,7 @@ int differing(outcome const& a, outcome const& b) {
 float cut(outcome const& of) {
   float lowest = 1e30f;
   for (int const e : of.kept) {
-    float const score = of.scores[static_cast<std::size_t>(e)];
+    float const score = of.scores[as_size(e)];
     if (!std::isinf(score)) lowest = std::min(lowest, score);
   }
   return lowest;
@@ -215,17 +208,15 @@ TEST_SUITE("ops/ranks") {
     turn_of_all_heads all(1);
     auto const shared = kv::eviction{.score = kv::knorm{}, .budget = kv::per_layer{budget}};
     on_ranks(2, [&](rank_executor& exec, int rank) {
-      CHECK_THROWS_WITH_AS(decide_on(exec, rank, 2, all, shared),
-                           "decide: budget.scope = layer, but the heads that share it are on 2 ranks: gather first",
-                           kv::invalid_argument);
+      CHECK(error_of([&] { decide_on(exec, rank, 2, all, shared); }) ==
+            "decide: budget.scope = layer, but the heads that share it are on 2 ranks: gather first");
     });
     CHECK_NOTHROW(decide_on_ranks(1, all, shared));
     auto const apart = kv::eviction{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .how = kv::reduction::max},
                                     .budget = kv::per_lane{budget}};
     on_ranks(2, [&](rank_executor& exec, int rank) {
-      CHECK_THROWS_WITH_AS(decide_on(exec, rank, 2, all, apart),
-                           "decide: score.decides = token, but heads of 2 ranks decide, and the scorer does not reduce",
-                           kv::invalid_argument);
+      CHECK(error_of([&] { decide_on(exec, rank, 2, all, apart); }) ==
+            "decide: score.decides = token, but heads of 2 ranks decide, and the scorer does not reduce");
     });
   }
 }

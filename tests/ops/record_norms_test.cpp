@@ -1,21 +1,9 @@
 // record_norms: only entries without a number get one, wherever the last recorded number is.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cmath>
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/ops/host/row_norm.hpp>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/elements.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// Rows of some lanes, and a column in which the first `known` entries of each have numbers.
@@ -26,8 +14,8 @@ struct recorded_lanes {
         bound(random.between(1, lanes > 5 ? 12 : 300)),
         dims(random.chance(20) ? 128 : random.between(1, 40)),
         row(dims * kv::bytes_of(element)),
-        bytes(static_cast<std::size_t>(lanes * bound * row)),
-        column(static_cast<std::size_t>(lanes * bound)) {
+        bytes(as_size(lanes * bound * row)),
+        column(as_size(lanes * bound)) {
     for (int i = 0; i < lanes * bound * dims; ++i)
       encode(element, random.real(2), bytes.data() + i * kv::bytes_of(element));
     for (int lane = 0; lane < lanes; ++lane) {
@@ -37,10 +25,8 @@ struct recorded_lanes {
       if (known.back() > 0) at(lane, known.back() - 1) = -0.0f;
     }
   }
-  [[nodiscard]] float& at(int lane, int e) { return column[static_cast<std::size_t>(lane * bound + e)]; }
-  [[nodiscard]] bool is_new(int lane, int e) const {
-    return e >= known[static_cast<std::size_t>(lane)] && e < count[static_cast<std::size_t>(lane)];
-  }
+  [[nodiscard]] float& at(int lane, int e) { return column[as_size(lane * bound + e)]; }
+  [[nodiscard]] bool is_new(int lane, int e) const { return e >= known[as_size(lane)] && e < count[as_size(lane)]; }
   void record(kv::host_executor& exec) {
     kv::lanes const among{.layer_end = 1, .heads = lanes, .capacity = bound, .count = {count.data(), 0, 0, 1}};
     kv::plane const plane{.base = bytes.data(),

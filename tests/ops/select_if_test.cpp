@@ -1,16 +1,6 @@
 // select_if on the host against the slowest obvious way, for every instruction set and two numbers of threads.
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/owned_keep.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
-#include "support/troubled_scores.hpp"
+#include "support/test.hpp"
 
 namespace select_if_test {
 
@@ -33,17 +23,9 @@ struct with_memory : enough {
   [[nodiscard]] bool picks(float score) const { return score >= limits.front(); }
 };
 
-std::vector<kv::isa> levels() {
-  std::vector<kv::isa> all{kv::isa::portable};
-  for (kv::isa const one : {kv::isa::avx2, kv::isa::avx512}) {
-    if (one <= kv::best_isa()) all.push_back(one);
-  }
-  return all;
-}
-
 template <class Rule>
 void agrees(kv::score_view const& scores, Rule const& rule) {
-  for (kv::isa const level : levels()) {
+  for (kv::isa const level : vector_isas()) {
     for (int const threads : {1, 3}) {
       kv::host_executor exec(threads, level);
       owned_keep keep(scores);

@@ -1,24 +1,8 @@
 // top_k of long rows, where a sample brackets the cut, against "sort everything"; and what protections say of a lane at
 // once against what they say of each entry.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <vector>
-
 #include "reference/selection.hpp"
-#include "support/dice.hpp"
-#include "support/holds.hpp"
-#include "support/owned_keep.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
-#include "support/troubled_scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -110,16 +94,16 @@ class long_rows {
   explicit long_rows(std::vector<int> entries)
       : count_(std::move(entries)),
         bound_(*std::max_element(count_.begin(), count_.end())),
-        position_(static_cast<std::size_t>(bound_)),
+        position_(as_size(bound_)),
         seen_(count_.size()),
         offset_(count_.size() + 1),
-        ordinal_(count_.size() * static_cast<std::size_t>(bound_), untouched) {
-    for (int e = 0; e < bound_; ++e) position_[static_cast<std::size_t>(e)] = e;
+        ordinal_(count_.size() * as_size(bound_), untouched) {
+    for (int e = 0; e < bound_; ++e) position_[as_size(e)] = e;
     dice random(7);
     for (int const count : count_) row_.push_back(row_of(shaped::levels, count, random));
     for (auto const& row : row_) {
       score_.insert(score_.end(), row.begin(), row.end());
-      score_.resize(score_.size() + static_cast<std::size_t>(bound_) - row.size(), NAN);
+      score_.resize(score_.size() + as_size(bound_) - row.size(), NAN);
     }
   }
 
@@ -201,11 +185,11 @@ TEST_SUITE("ops/top_k: long rows") {
           std::vector<int> expected;
           int equal = 0;
           for (int e = 0; e < count; ++e) {
-            float const score = row[static_cast<std::size_t>(e)];
+            float const score = row[as_size(e)];
             if (score > 3 || (score == 3 && equal++ < ties)) expected.push_back(100 + e);
           }
           auto const most = static_cast<int>(expected.size());
-          std::vector<int> listed(static_cast<std::size_t>(most) + 16, -77);
+          std::vector<int> listed(as_size(most) + 16, -77);
           kv::detail::row_prefetcher nothing(row.data(), 0);
           CHECK(kernels.emit(row.data(), count, 100, {3, ties, most}, listed.data(), nothing) == most);
           expected.resize(expected.size() + 16, -77);
@@ -236,10 +220,10 @@ TEST_SUITE("ops/top_k: long rows") {
     // The sample looks at pieces of four, evenly spread; here just those are high, and here just those are low.
     for (bool const high : {true, false}) {
       int const count = 8192;
-      std::vector<float> row(static_cast<std::size_t>(count), high ? 0.0f : 10.0f);
+      std::vector<float> row(as_size(count), high ? 0.0f : 10.0f);
       for (int i = 0; i < 1024; ++i) {
         std::int64_t const from = static_cast<std::int64_t>(i / 4 * 4) * (count - 4) / 1020;
-        row[static_cast<std::size_t>(from + i % 4)] = static_cast<float>(high ? 1 + i : -i);
+        row[as_size(from + i % 4)] = static_cast<float>(high ? 1 + i : -i);
       }
       for (int const budget : {1, 500, 1024, 1500, 4000, 7168, 8000}) {
         kv::host_executor exec;
@@ -266,7 +250,7 @@ TEST_SUITE("protect: candidates") {
         kv::lane_entries const all{{}, count, budget, position.data()};
         kv::ordinal_range const free = protects.candidates(all);
         for (int e = 0; e < count; ++e) {
-          kv::entry const one{{}, e, count, position[static_cast<std::size_t>(e)], budget};
+          kv::entry const one{{}, e, count, position[as_size(e)], budget};
           RC_ASSERT(protects(one) == !(e >= free.begin && e < free.end));
         }
       };

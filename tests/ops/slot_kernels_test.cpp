@@ -1,42 +1,25 @@
 // The host's passes over lists of slots, for each instruction set against plain loops: every number of entries around a
 // vector's width, positions that count up and positions that do not.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/host/kernels/slots.hpp>
-#include <vector>
-
-#include "support/dice.hpp"
+#include "support/test.hpp"
 
 namespace slot_kernels_test {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
-
-std::vector<kv::detail::slots_kernels> passes() {
-  std::vector<kv::detail::slots_kernels> all;
-  for (kv::isa const one : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
-    if (one <= kv::best_isa()) all.push_back(kv::detail::slots_of_isa[one]);
-  }
-  return all;
-}
 
 constexpr int counts[] = {0, 1, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 200, 4097};
 
 /// A list of distinct slots, marks for a part of it, and ascending positions in a map.
 struct list {
-  list(dice& random, int count, int percent, bool with_gaps) : marks(static_cast<std::size_t>(count)) {
+  list(dice& random, int count, int percent, bool with_gaps) : marks(as_size(count)) {
     for (int e = 0, p = 0; e < count; ++e, ++p) {
       slot.push_back(count - e);
-      marks[static_cast<std::size_t>(e)] = random.chance(percent) ? 1 : 0;
+      marks[as_size(e)] = random.chance(percent) ? 1 : 0;
       if (with_gaps && random.chance(30)) p += 1 + random.below(3);
       position.push_back(p);
     }
-    map.assign(count > 0 ? static_cast<std::size_t>(position.back()) + 3 : 3, -5);
-    for (std::size_t e = 0; e < slot.size(); ++e) map[static_cast<std::size_t>(position[e])] = slot[e];
+    map.assign(count > 0 ? as_size(position.back()) + 3 : 3, -5);
+    for (std::size_t e = 0; e < slot.size(); ++e) map[as_size(position[e])] = slot[e];
   }
   [[nodiscard]] int count() const { return static_cast<int>(slot.size()); }
   [[nodiscard]] std::vector<int> of_marked(bool marked) const {
@@ -53,7 +36,9 @@ struct list {
 template <class Check>
 void each_list(Check const& check) {
   dice random(8);
-  for (kv::detail::slots_kernels const& with : passes()) {
+  for (kv::isa const level : vector_isas()) {
+    kv::detail::slots_kernels const& with = kv::detail::slots_of_isa[level];
+    CAPTURE(static_cast<int>(level));
     for (int const count : counts) {
       for (int const percent : {0, 3, 50, 97, 100}) check(with, list(random, count, percent, percent == 50));
     }
@@ -84,7 +69,7 @@ TEST_SUITE("ops/host/slot_kernels") {
       std::vector<unsigned char> units(in.slot.size() + 4), expected = units;
       with.partition(in.marks.data(), in.count(), static_cast<int>(goes.size()), slot.data(), nullptr, dropped.data(),
                      units.data());
-      for (int const one : goes) expected[static_cast<std::size_t>(one)] = 1;
+      for (int const one : goes) expected[as_size(one)] = 1;
       CHECK(units == expected);
       CHECK(std::equal(goes.begin(), goes.end(), dropped.begin()));
       CHECK(dropped.back() == -7);
@@ -92,7 +77,7 @@ TEST_SUITE("ops/host/slot_kernels") {
       CHECK(!with.any_set(units.data(), stays.data(), static_cast<int>(stays.size())));
       for (std::size_t e = 0; e < stays.size(); e += stays.size() > 300 ? 97u : 1u) {
         std::vector<unsigned char> one(units.size());
-        one[static_cast<std::size_t>(stays[e])] = 1;
+        one[as_size(stays[e])] = 1;
         CHECK(with.any_set(one.data(), stays.data(), static_cast<int>(stays.size())));
       }
     });
@@ -138,7 +123,7 @@ TEST_SUITE("ops/host/slot_kernels") {
       std::vector<int> map = in.map, expected = in.map;
       with.redirect_to_dead(in.marks.data(), in.position.data(), in.count(), 99, map.data());
       for (std::size_t e = 0; e < in.slot.size(); ++e) {
-        if (in.marks[e] == 0) expected[static_cast<std::size_t>(in.position[e])] = 99;
+        if (in.marks[e] == 0) expected[as_size(in.position[e])] = 99;
       }
       CHECK(map == expected);
     });
@@ -154,7 +139,7 @@ TEST_SUITE("ops/host/slot_kernels") {
       for (int e = 0; e < n; e += n > 300 ? 97 : 1) {
         std::vector<int> wrong = in.slot;
         for (int const other : {-1, 0, n + 1}) {
-          wrong[static_cast<std::size_t>(e)] = other;
+          wrong[as_size(e)] = other;
           CHECK(!with.inside(wrong.data(), n, end, 0));
           CHECK(!with.matches_map(wrong.data(), in.position.data(), n, in.map.data()));
         }

@@ -1,22 +1,7 @@
 // top_k against "sort everything": exact, with ties, NaN, zeros of both signs, infinities and forced entries.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <vector>
-
 #include "reference/selection.hpp"
-#include "support/dice.hpp"
-#include "support/holds.hpp"
-#include "support/owned_keep.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
-#include "support/troubled_scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -37,7 +22,7 @@ struct flagged {
   bool triggers(int count, int budget) const { return count > budget + slack; }
   bool forces(kv::entry at) const {
     int const segment = kv::segment_of(lanes, decides, lanes.index(at.lane));
-    return (*forced)[static_cast<std::size_t>(segment)][static_cast<std::size_t>(at.ordinal)];
+    return (*forced)[as_size(segment)][as_size(at.ordinal)];
   }
 };
 
@@ -69,7 +54,7 @@ ordinals best_of(std::vector<float> const& row, int k) { return kept_of(row, kv:
 /// Visits every row of `length` values over the symbols.
 template <class Visit>
 void for_every_row(std::vector<float> const& symbols, int length, Visit const& visit) {
-  std::vector<std::size_t> digits(static_cast<std::size_t>(length), 0);
+  std::vector<std::size_t> digits(as_size(length), 0);
   for (;;) {
     std::vector<float> row;
     for (std::size_t const digit : digits) row.push_back(symbols[digit]);
@@ -144,7 +129,7 @@ TEST_SUITE("ops/top_k") {
       auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::sequence);
       dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
       trouble const what = any_trouble();
-      std::vector<int> counts(static_cast<std::size_t>(sequences * layers * heads));
+      std::vector<int> counts(as_size(sequences * layers * heads));
       for (int& each : counts) each = random.chance(50) ? bound : random.below(bound + 1);
       if (decides != kv::granularity::lane) std::fill(counts.begin(), counts.end(), random.below(bound + 1));
       owned_lanes lanes(sequences, layers, heads, bound, counts);
@@ -154,7 +139,7 @@ TEST_SUITE("ops/top_k") {
       for (float& each : scores.all()) each = troubled_score(random, what);
       int const segments = scores.view().segments();
       int const percent = random.one_of<int>({0, 10, 100});
-      std::vector<reference::flags> forced(static_cast<std::size_t>(segments));
+      std::vector<reference::flags> forced(as_size(segments));
       for (auto& row : forced) {
         for (int e = 0; e < bound; ++e) row.push_back(random.chance(percent));
       }
@@ -174,8 +159,8 @@ TEST_SUITE("ops/top_k") {
       for (int segment = 0; segment < segments; ++segment) {
         int const count = lanes.view().committed(scores.view().lane_of(segment));
         auto const row = as_row(scores.row(segment, count));
-        reference::flags some = forced[static_cast<std::size_t>(segment)];
-        some.resize(static_cast<std::size_t>(count));
+        reference::flags some = forced[as_size(segment)];
+        some.resize(as_size(count));
         auto const expected = reference::select(row, some, rule.k, rule.slack);
         RC_ASSERT(keep.kept(segment) == expected.kept);
         RC_ASSERT(keep.view().entry_count[segment] == count);
@@ -248,16 +233,14 @@ TEST_SUITE("ops/top_k") {
     kv::host_executor exec;
     kv::keep_set small = keep.view();
     small.capacity = 7;
-    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, scores.view(), kv::plain_top_k{1}, small),
-                         "top_k: keep.capacity = 7, but every entry of every segment must fit", kv::invalid_argument);
+    CHECK(error_of([&] { kv::ops::top_k(exec, scores.view(), kv::plain_top_k{1}, small); }) ==
+          "top_k: keep.capacity = 7, but every entry of every segment must fit");
     kv::keep_set layered = keep.view();
     layered.decides = kv::granularity::layer;
-    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, scores.view(), kv::plain_top_k{1}, layered),
-                         "top_k: keep.decides = 1, but scores and keep set are made by one granularity",
-                         kv::invalid_argument);
+    CHECK(error_of([&] { kv::ops::top_k(exec, scores.view(), kv::plain_top_k{1}, layered); }) ==
+          "top_k: keep.decides = 1, but scores and keep set are made by one granularity");
     owned_scores together(lanes.view(), kv::granularity::layer);
-    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, together.view(), kv::plain_top_k{1}, layered),
-                         "top_k: count = 2, but lanes that decide together hold equally many entries",
-                         kv::invalid_argument);
+    CHECK(error_of([&] { kv::ops::top_k(exec, together.view(), kv::plain_top_k{1}, layered); }) ==
+          "top_k: count = 2, but lanes that decide together hold equally many entries");
   }
 }

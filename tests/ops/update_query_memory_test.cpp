@@ -1,25 +1,10 @@
 // update_query_memory on every instruction set, against plain loops in double precision.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cmath>
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/ops/host/update_query_memory.hpp>
-#include <limits>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/elements.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
-
-constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512};
 
 /// Rows of one lane of two query heads, a few bytes apart, and its memory.
 struct one_lane {
@@ -30,8 +15,8 @@ struct one_lane {
         dims(channels),
         rows(num_rows),
         step(dims * kv::bytes_of(type) + random.below(3) * kv::bytes_of(type)),
-        bytes(static_cast<std::size_t>(heads * rows * step) + 1),
-        memory(static_cast<std::size_t>(heads * dims)) {
+        bytes(as_size(heads * rows * step) + 1),
+        memory(as_size(heads * dims)) {
     for (int i = 0; i < heads * rows; ++i) {
       for (int d = 0; d < dims; ++d) encode(element, random.real(4), at(i) + d * kv::bytes_of(element));
     }
@@ -79,18 +64,16 @@ void make_unit(std::vector<double>& values) {
 
 /// What the verb's definition makes of a head's memory.
 std::vector<double> expected(one_lane& of, int head, kv::query_memory_update const& how) {
-  std::vector<double> mean(static_cast<std::size_t>(of.dims), 0.0);
+  std::vector<double> mean(as_size(of.dims), 0.0);
   int const some = std::min(how.tail, of.rows);
   for (int r = of.rows - some; r < of.rows; ++r) {
     for (int d = 0; d < of.dims; ++d) {
-      mean[static_cast<std::size_t>(d)] +=
-          decoded(of.element, of.at(head * of.rows + r) + d * kv::bytes_of(of.element)) / some;
+      mean[as_size(d)] += decoded(of.element, of.at(head * of.rows + r) + d * kv::bytes_of(of.element)) / some;
     }
   }
   if (how.normalise) make_unit(mean);
   for (int d = 0; d < of.dims; ++d) {
-    mean[static_cast<std::size_t>(d)] +=
-        static_cast<double>(how.keep) * static_cast<double>(of.memory[static_cast<std::size_t>(head * of.dims + d)]);
+    mean[as_size(d)] += static_cast<double>(how.keep) * static_cast<double>(of.memory[as_size(head * of.dims + d)]);
   }
   make_unit(mean);
   return mean;
@@ -108,8 +91,8 @@ TEST_SUITE("update_query_memory") {
       for (int head = 0; head < one_lane::heads; ++head) {
         std::vector<double> const should = expected(lane, head, how);
         for (int d = 0; d < lane.dims; ++d) {
-          auto const is = static_cast<double>(portable[static_cast<std::size_t>(head * lane.dims + d)]);
-          RC_ASSERT(std::abs(is - should[static_cast<std::size_t>(d)]) < 1e-7);
+          auto const is = static_cast<double>(portable[as_size(head * lane.dims + d)]);
+          RC_ASSERT(std::abs(is - should[as_size(d)]) < 1e-7);
         }
       }
       for (kv::isa const level : every_isa) RC_ASSERT(lane.updated(level, how) == portable);

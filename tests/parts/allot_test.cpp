@@ -1,19 +1,5 @@
 // Budgets that look: shares that a decision allots before it picks.
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -61,7 +47,7 @@ std::vector<int> fitted(std::vector<double> weights, std::int64_t total, std::ve
   }
   std::sort(fractions.begin(), fractions.end());
   std::int64_t const rest = total - sum(whole);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(rest); ++i) ++whole[fractions[i % layers].second];
+  for (std::size_t i = 0; i < as_size(rest); ++i) ++whole[fractions[i % layers].second];
   return whole;
 }
 
@@ -73,9 +59,7 @@ struct even_layers {
   even_layers(int layers, int heads, int bound, std::vector<int> const& counts)
       : cache({.model = {.layers = layers, .query_heads = heads, .kv_heads = heads, .head_dim = 4}, .bound = bound}) {
     for (int i = 0; i < cache.lane_count(); ++i) {
-      std::vector<int> positions(static_cast<std::size_t>(counts[static_cast<std::size_t>(cache.lane_at(i).layer)]));
-      std::iota(positions.begin(), positions.end(), 0);
-      cache.put(cache.lane_at(i), positions);
+      cache.put(cache.lane_at(i), up_to(counts[as_size(cache.lane_at(i).layer)]));
     }
   }
   /// The numbers that each lane keeps, and those that the plan says it may keep.
@@ -150,9 +134,8 @@ TEST_SUITE("parts/allot") {
       auto const [kept, shares] = lanes.kept(policy);
       for (int i = 0; i < layers * heads; ++i) {
         int const layer = i / heads;
-        RC_ASSERT(shares[static_cast<std::size_t>(i)] == expected[static_cast<std::size_t>(layer)]);
-        RC_ASSERT(kept[static_cast<std::size_t>(i)] ==
-                  std::min(expected[static_cast<std::size_t>(layer)], counts[static_cast<std::size_t>(layer)]));
+        RC_ASSERT(shares[as_size(i)] == expected[as_size(layer)]);
+        RC_ASSERT(kept[as_size(i)] == std::min(expected[as_size(layer)], counts[as_size(layer)]));
       }
     });
   }
@@ -230,8 +213,7 @@ TEST_SUITE("parts/allot") {
     kv::cache view = cache.view();
     auto const policy = kv::parse("streaming_llm(sinks=1) | budget(ratio=0.5, by=seen)");
     CHECK(kv::to_string(policy) == "streaming_llm(sinks=1) | budget(ratio=0.5, by=seen)");
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view, kv::compact{});
+    auto [state, plan] = state_and_plan(exec, policy, view, kv::compact{});
     for (int token = 0; token < 100; ++token) {
       kv::append(exec, view, state, {.tokens = 1, .position = token});
       kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
@@ -247,23 +229,22 @@ TEST_SUITE("parts/allot") {
   TEST_CASE("a budget of a program reads the scores, and the lanes of a turn") {
     even_layers lanes(3, 2, 24, {24, 24, 24});
     dice random(3);
-    std::vector<int> expected(static_cast<std::size_t>(lanes.cache.lane_count()), 0);
+    std::vector<int> expected(as_size(lanes.cache.lane_count()), 0);
     for (int i = 0; i < lanes.cache.lane_count(); ++i) {
       for (int e = 0; e < 24; ++e) {
         double const norm = random.below(8) / 8.0;
         lanes.cache.write(of::keys, lanes.cache.lane_at(i), e, {norm, 0, 0, 0});
-        if (norm < 0.3) ++expected[static_cast<std::size_t>(i)];
+        if (norm < 0.3) ++expected[as_size(i)];
       }
     }
     kv::eviction const policy{.score = kv::knorm{}, .budget = by_hits{.tokens = 9, .least = -0.3f}};
     kv::cache view = lanes.cache.view();
     for (int& each : expected) each = std::min(each, 9);
     CHECK(lanes.kept(policy).first == expected);
-    auto state = kv::make_state(lanes.exec, policy, view);
-    auto small = kv::make_plan(lanes.exec, policy, view, kv::at_once{.entries = 48}, kv::compact{});
+    auto [state, small] = state_and_plan(lanes.exec, policy, view, kv::at_once{.entries = 48}, kv::compact{});
     kv::evict(lanes.exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, kv::compact{}, view, state, small);
     for (int i = 0; i < view.lanes.size(); ++i) {
-      CHECK(*view.lanes.count.row(view.lanes.at(i)) == expected[static_cast<std::size_t>(i)]);
+      CHECK(*view.lanes.count.row(view.lanes.at(i)) == expected[as_size(i)]);
     }
   }
 }

@@ -1,14 +1,7 @@
 // Budgets: how many entries survive, who shares them, what is refused, and that one chosen at run time is the same.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <string>
-
 #include "laws/refusal.hpp"
+#include "support/test.hpp"
 
 namespace {
 

@@ -1,32 +1,21 @@
 // Protections by the prompt and by the classes of tokens.
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
 #include "support/kept_lists.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace marked_test {
 
 using namespace kvpolicy_test;
 
 /// Two sequences of two lanes of 16 entries, at every third position or so.
-struct two_sequences {
-  mock_cache cache{
-      {.model = {.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .sequences = 2, .bound = 16}};
-  kv::host_executor exec;
-  kv::cache view = cache.view();
+struct two_sequences : decided_cache {
   std::vector<int> prompt_end{20, 0};
   std::vector<int> classes;
   kv::by_lane<int const> ends{prompt_end.data(), 1};
   kv::by_lane<int const> table;
 
-  two_sequences() {
+  two_sequences()
+      : decided_cache(
+            {.model = {.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .sequences = 2, .bound = 16}) {
     dice random(11);
     for (int i = 0; i < 2 * 64; ++i) classes.push_back(random.below(4));
     table = {classes.data(), 64};
@@ -34,10 +23,6 @@ struct two_sequences {
       cache.put(cache.lane_at(i), random.subset(50, 16));
       for (int e = 0; e < 16; ++e) cache.write(of::keys, cache.lane_at(i), e, {random.below(99) / 8.0, 0, 0, 0});
     }
-  }
-  template <class Policy>
-  std::vector<std::vector<int>> kept(Policy const& policy) {
-    return kept_lists(exec, policy, view);
   }
 };
 
@@ -53,13 +38,13 @@ TEST_SUITE("parts/marked") {
       int forced = 0;
       for (int e = 0; e < 16; ++e) {
         int const position = batch.view.lanes.position.row(one)[e];
-        bool const marked = batch.classes[static_cast<std::size_t>(64 * one.sequence + position)] == 2;
-        bool const stays = position < batch.prompt_end[static_cast<std::size_t>(one.sequence)] || marked;
+        bool const marked = batch.classes[as_size(64 * one.sequence + position)] == 2;
+        bool const stays = position < batch.prompt_end[as_size(one.sequence)] || marked;
         forced += stays ? 1 : 0;
-        auto const& kept = lists[static_cast<std::size_t>(i)];
+        auto const& kept = lists[as_size(i)];
         if (stays) CHECK(std::find(kept.begin(), kept.end(), e) != kept.end());
       }
-      CHECK(static_cast<int>(lists[static_cast<std::size_t>(i)].size()) == std::max(12, forced));
+      CHECK(static_cast<int>(lists[as_size(i)].size()) == std::max(12, forced));
     }
   }
 

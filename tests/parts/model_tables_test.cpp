@@ -1,22 +1,13 @@
 // Tables of a model: what is read is what policies see, and those of another model are refused by name.
 
-#include <doctest/doctest.h>
-
-#include <cstdint>
 #include <kvpolicy/io/tables.hpp>
 #include <kvpolicy/io/write_safetensors.hpp>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <map>
-#include <string>
-#include <vector>
 
 #include "io/temporary_folder.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 constexpr kv::shape two_by_three{.layers = 2, .query_heads = 6, .kv_heads = 3, .head_dim = 4};
@@ -53,8 +44,7 @@ TEST_SUITE("parts/model_tables") {
     auto const by_table = known.parse("knorm | budget(4, by=table, table=profile)");
     for (int layer = 0; layer < 2; ++layer) {
       for (int head = 0; head < 3; ++head) {
-        CHECK(by_table.budget({0, layer, head}, 100) ==
-              static_cast<int>(file.shares[static_cast<std::size_t>(layer * 3 + head)]));
+        CHECK(by_table.budget({0, layer, head}, 100) == static_cast<int>(file.shares[as_size(layer * 3 + head)]));
       }
     }
     auto const admits = kv::parse_cache_policy("admit: head_table(table=retrieval) | window(8)", known);

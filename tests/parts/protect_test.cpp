@@ -1,12 +1,7 @@
 // Protections: what each keeps, what is refused, and that one chosen at run time keeps the same.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "laws/refusal.hpp"
+#include "support/test.hpp"
 
 namespace {
 

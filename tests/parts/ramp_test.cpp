@@ -1,18 +1,8 @@
 // Budgets that fall from layer to layer.
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <vector>
-
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 std::vector<int> shares_of(kv::layer_ramp const& by, int tokens, int count) {
@@ -38,8 +28,7 @@ std::vector<int> exact_shares(int layers, double beta, int window, int tokens, i
   }
   std::sort(rest.begin(), rest.end());
   int const left = layers * tokens - std::accumulate(whole.begin(), whole.end(), 0);
-  for (int i = 0; i < std::min(left, layers); ++i)
-    ++whole[static_cast<std::size_t>(rest[static_cast<std::size_t>(i)].second)];
+  for (int i = 0; i < std::min(left, layers); ++i) ++whole[as_size(rest[as_size(i)].second)];
   return whole;
 }
 

@@ -1,21 +1,5 @@
 // The protected entries of a lane, visited, are those for which the protection returns true.
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <set>
-#include <string>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace visit_protected_test {
 
@@ -41,7 +25,7 @@ struct some_lane {
     std::set<int> asked;
     kv::detail::visit_protected(protect, of, [&](int e) { visited.insert(e); });
     for (int e = 0; e < count(); ++e) {
-      if (protect(kv::entry{{}, e, count(), positions[static_cast<std::size_t>(e)], 12})) asked.insert(e);
+      if (protect(kv::entry{{}, e, count(), positions[as_size(e)], 12})) asked.insert(e);
     }
     return visited == asked;
   }
@@ -65,8 +49,7 @@ TEST_SUITE("parts/visit_protected") {
     kv::host_executor exec;
     for (int const wrong : {-1, 12, 1 << 30}) {
       kv::eviction<kv::random_scores, wrong_visit> const policy{.protect = {wrong}, .budget = {4}};
-      auto state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
+      auto [state, plan] = state_and_plan(exec, policy, view);
       for (int i = 0; i < view.lanes.size(); ++i) *view.lanes.count.row(view.lanes.at(i)) = 0;
       for (int s = 0; s < view.lanes.sequences; ++s) kv::append(exec, view, state, {s, 12, 0});
       CHECK(error_of([&] { kv::decide(exec, policy, kv::signals{view.lanes}, state, plan); }) ==
@@ -105,9 +88,7 @@ TEST_SUITE("parts/visit_protected") {
 
   TEST_CASE("a forced entry whose score is NaN is kept and not counted, however many protect it") {
     mock_cache cache({.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 100});
-    std::vector<int> positions(100);
-    std::iota(positions.begin(), positions.end(), 0);
-    cache.put({}, positions);
+    cache.put({}, up_to(100));
     for (int e = 0; e < 100; ++e) {
       bool const is_nan = e == 3 || e == 8 || e == 9 || e == 70;
       cache.write(of::keys, {}, e, {is_nan ? std::nan("") : e / 8.0, 0, 0, 0});

@@ -1,23 +1,9 @@
 // H2O with the probabilities that an engine has computed itself, against sums in double precision.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "laws/refusal.hpp"
 #include "reference/attention.hpp"
 #include "reference/heavy_hitters.hpp"
-#include "support/elements.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace probabilities_test {
 
@@ -27,10 +13,9 @@ using namespace kvpolicy_test;
 struct forward {
   forward(kv::shape const& shape, kv::codec of, int batch, int most_rows, int row_entries)
       : model(shape), element(of), sequences(batch), rows(most_rows), entries(row_entries) {
-    memory.resize(
-        static_cast<std::size_t>(shape.layers * batch * shape.query_heads * rows * entries * kv::bytes_of(of)));
-    positions.resize(static_cast<std::size_t>(batch * rows));
-    valid.assign(static_cast<std::size_t>(batch), rows);
+    memory.resize(as_size(shape.layers * batch * shape.query_heads * rows * entries * kv::bytes_of(of)));
+    positions.resize(as_size(batch * rows));
+    valid.assign(as_size(batch), rows);
   }
   std::byte* at(kv::lane of, int query_head, int row, int entry) {
     int const head = (of.layer * sequences + of.sequence) * model.query_heads + query_head;
@@ -58,7 +43,7 @@ reference::row added(forward& of, kv::lane lane, int count, kv::reduction how) {
     reference::row heads;
     for (int h = lane.head * group; h < (lane.head + 1) * group; ++h) {
       double received = 0;
-      for (int r = 0; r < of.valid[static_cast<std::size_t>(lane.sequence)]; ++r) {
+      for (int r = 0; r < of.valid[as_size(lane.sequence)]; ++r) {
         received += decoded(of.element, of.at(lane, h, r, e));
       }
       heads.push_back(received);
@@ -92,9 +77,8 @@ void sums_as_the_reference() {
   kv::h2o const score{.group = group};
   kv::eviction<kv::h2o> const policy{.score = score, .budget = {budget}};
   kv::any_policy const erased = policy;
-  auto state = kv::make_state(exec, policy, view);
-  auto plan = kv::make_plan(exec, policy, view, kv::compact{});
-  std::vector<reference::h2o_lane> lanes(static_cast<std::size_t>(cache.lane_count()),
+  auto [state, plan] = state_and_plan(exec, policy, view, kv::compact{});
+  std::vector<reference::h2o_lane> lanes(as_size(cache.lane_count()),
                                          reference::h2o_lane(budget / 2, budget - budget / 2));
   int position = 0;
   for (int const tokens : {7, 5, 1, 1, 1}) {
@@ -102,9 +86,8 @@ void sums_as_the_reference() {
     int longest = 0;
     for (int s = 0; s < how.sequences; ++s) {
       int const valid = tokens == 1 ? 1 : tokens - s;  // sequences of a prefill differ in length
-      now.valid[static_cast<std::size_t>(s)] = valid;
-      for (int r = 0; r < tokens; ++r)
-        now.positions[static_cast<std::size_t>(s * tokens + r)] = r < valid ? position + r : 0;
+      now.valid[as_size(s)] = valid;
+      for (int r = 0; r < tokens; ++r) now.positions[as_size(s * tokens + r)] = r < valid ? position + r : 0;
       kv::append(exec, view, state, {.sequence = s, .tokens = valid, .position = position});
       longest = std::max(longest, valid);
     }
@@ -119,17 +102,15 @@ void sums_as_the_reference() {
     }
     kv::signals const in{view.lanes, now.view()};
     if (by_name) {
-      kv::observe(exec, erased, in, state);
-      kv::decide(exec, erased, in, state, plan);
+      observe_and_decide(exec, erased, in, state, plan);
     } else {
-      kv::observe(exec, policy, in, state);
-      kv::decide(exec, policy, in, state, plan);
+      observe_and_decide(exec, policy, in, state, plan);
     }
     for (int i = 0; i < cache.lane_count(); ++i) {
       kv::lane const lane = cache.lane_at(i);
       int const count = *view.lanes.count.row(lane);
-      auto const kept = lanes[static_cast<std::size_t>(i)].step(added(now, lane, count, group));
-      auto const& mass = lanes[static_cast<std::size_t>(i)].accumulated_before_drop();
+      auto const kept = lanes[as_size(i)].step(added(now, lane, count, group));
+      auto const& mass = lanes[as_size(i)].accumulated_before_drop();
       kv::score_view const scores = plan.scores(view.lanes);
       comparison const result = compare({scores.row(i), mass.size()}, mass, 1.0);
       RC_LOG() << "lane " << i << ": " << result << '\n';
@@ -153,17 +134,14 @@ TEST_SUITE("recorders/attention_probabilities") {
   TEST_CASE("an engine's own probabilities give the masses that keys and queries give") {
     mock_cache cache({.model = {.layers = 2, .query_heads = 8, .kv_heads = 2, .head_dim = 16}, .bound = 40});
     for (int i = 0; i < cache.lane_count(); ++i) {
-      std::vector<int> positions(33);
-      for (int e = 0; e < 33; ++e) positions[static_cast<std::size_t>(e)] = e;
-      cache.put(cache.lane_at(i), positions);
+      cache.put(cache.lane_at(i), up_to(33));
     }
     mock_queries queries(cache, kv::codec::f32, 5, 5);
     fill_current(queries, cache, content::smooth);
     for (int r = 0; r < 5; ++r) queries.set_position(0, r, 28 + r);
     forward now(cache.model(), kv::codec::f32, 1, 5, 40);
-    for (int r = 0; r < 5; ++r) now.positions[static_cast<std::size_t>(r)] = 28 + r;
-    for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const lane = cache.lane_at(i);
+    for (int r = 0; r < 5; ++r) now.positions[as_size(r)] = 28 + r;
+    for (kv::lane const lane : lanes_of(cache)) {
       auto const seen = reference_lane(cache, queries, lane);
       auto const visible = reference::visibility(seen, reference::key_domain::all);
       auto const logits = reference::attention_logits(seen);
@@ -205,7 +183,7 @@ TEST_SUITE("recorders/attention_probabilities") {
     working_batch now;
     forward right(now.view.shape, kv::codec::f32, 2, 3, 16);
     for (int s = 0; s < 2; ++s) {
-      for (int r = 0; r < 3; ++r) right.positions[static_cast<std::size_t>(3 * s + r)] = 7 + r;
+      for (int r = 0; r < 3; ++r) right.positions[as_size(3 * s + r)] = 7 + r;
     }
     auto const refuses = [&](std::string const& text, auto const& change) {
       kv::attention_probabilities bad = right.view();

@@ -1,17 +1,6 @@
 // Frozen scores: a scorer runs when the policy observes, and its numbers move with their entries.
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <map>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/kept_lists.hpp"
+#include "support/test.hpp"
 
 namespace freeze_test {
 
@@ -40,17 +29,11 @@ struct outside_rows {
 };
 
 /// Two layers of two lanes of 20 entries with random keys.
-struct four_lanes {
-  mock_cache cache{{.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 24}};
-  kv::host_executor exec;
-  kv::cache view = cache.view();
-
-  four_lanes() {
+struct four_lanes : decided_cache {
+  four_lanes() : decided_cache({.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 24}) {
     dice random(5);
     for (int i = 0; i < cache.lane_count(); ++i) {
-      std::vector<int> positions;
-      for (int e = 0; e < 20; ++e) positions.push_back(e);
-      cache.put(cache.lane_at(i), positions);
+      cache.put(cache.lane_at(i), up_to(20));
       for (int e = 0; e < 20; ++e) {
         std::vector<double> key(8);
         for (double& each : key) each = random.below(64) / 16.0 - 2;
@@ -148,13 +131,12 @@ TEST_SUITE("recorders/freeze") {
     };
     CHECK(after_observe(named) == after_observe(typed));
     auto const reduced = kv::parse("lookahead_kv(recent=2) | frozen | reduce_lanes(layer, max) | budget(8)");
-    auto state = kv::make_state(lanes.exec, reduced, lanes.view);
-    auto plan = kv::make_plan(lanes.exec, reduced, lanes.view);
+    auto [state, plan] = state_and_plan(lanes.exec, reduced, lanes.view);
     kv::observe(lanes.exec, reduced, lanes.with(rows), state);
     kv::decide(lanes.exec, reduced, kv::signals{lanes.view.lanes}, state, plan);
     auto const expected = lanes.direct(rows);
     for (int layer = 0; layer < 2; ++layer) {
-      auto const i = static_cast<std::size_t>(2 * layer);
+      auto const i = as_size(2 * layer);
       for (int e = 0; e < 20; ++e) {
         CHECK(plan.score(layer, e) == std::max(expected[i].at(e), expected[i + 1].at(e)));
       }

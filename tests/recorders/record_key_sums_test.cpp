@@ -1,18 +1,6 @@
 // The sums of keys that a recorder keeps: the same bits as sums that are made when they are needed.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -42,7 +30,7 @@ struct recorded_cache {
   [[nodiscard]] std::vector<float> features(kv::key_sums const& recorded) {
     kv::lanes const batch = cache.lanes();
     int const dims = cache.model().head_dim;
-    std::vector<float> made(static_cast<std::size_t>(kv::token_features::scratch_floats(batch, dims)), 3.0f);
+    std::vector<float> made(as_size(kv::token_features::scratch_floats(batch, dims)), 3.0f);
     std::vector<float> scores(made.size());
     kv::score_view const among = kv::contiguous_scores(batch, kv::granularity::sequence, scores.data(), 1);
     kv::ops::feature_sums(exec, kv::keys_of(cache.view()), memory.view(), recorded, among,
@@ -56,12 +44,6 @@ struct recorded_cache {
   kv::state<kv::host_executor> state;
   mock_queries memory;
 };
-
-bool same_bits(std::vector<float> const& a, std::vector<float> const& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
-    return std::bit_cast<unsigned>(x) == std::bit_cast<unsigned>(y) || (std::isnan(x) && std::isnan(y));
-  });
-}
 
 mock_options any_shared_mock() {
   mock_options shape = any_mock();
@@ -88,8 +70,7 @@ TEST_SUITE("recorders/key sums") {
       for (int const part : {*rc::gen::inRange(0, shape.bound + 1), *rc::gen::inRange(0, shape.bound + 1)}) {
         on.hold(part);
         on.observe(on.cache.lanes());
-        for (int i = 0; i < on.cache.lane_count(); ++i)
-          on.cache.count(on.cache.lane_at(i)) = counts[static_cast<std::size_t>(i)];
+        for (int i = 0; i < on.cache.lane_count(); ++i) on.cache.count(on.cache.lane_at(i)) = counts[as_size(i)];
       }
       std::vector<float> const made = on.features({});
       RC_ASSERT(same_bits(on.features(on.sums()), made));  // the last entries were not observed
@@ -101,14 +82,12 @@ TEST_SUITE("recorders/key sums") {
   TEST_CASE("recorded sums are read, and not made again") {
     for (int const bound : {1, 31, 33, 130}) {
       recorded_cache on(whole_model(bound));
-      std::vector<int> positions;
-      for (int e = 0; e < bound; ++e) positions.push_back(e);
-      on.cache.put({}, positions);
+      on.cache.put({}, up_to(bound));
       on.observe(on.cache.lanes());
       std::vector<float> const before = on.features(on.sums());
       *on.sums().at(on.cache.lanes(), 0, bound - 1, 63) += 100.0f;
       std::vector<float> const after = on.features(on.sums());
-      std::size_t const changed = static_cast<std::size_t>(bound) * 64 + 63;
+      std::size_t const changed = as_size(bound) * 64 + 63;
       CHECK(after[changed] == doctest::Approx(before[changed] + 100.0f));
       CHECK(std::count(before.begin(), before.end(), 3.0f) == 0);
       int different = 0;

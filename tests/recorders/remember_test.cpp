@@ -1,20 +1,7 @@
 // The query memory against the reference: what each turn leaves in it, and what outlives a request.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cmath>
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/recorders/record_query_memory.hpp>
-#include <utility>
-#include <vector>
-
 #include "reference/intent_kv.hpp"
-#include "support/holds.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 #include "support/turn_rows.hpp"
 
 namespace {
@@ -27,7 +14,7 @@ struct memory_of {
       : keeps(how),
         exec(threads),
         lanes(sequences, model.layers, model.kv_heads, 4,
-              std::vector<int>(static_cast<std::size_t>(sequences * model.layers * model.kv_heads), 0)),
+              std::vector<int>(as_size(sequences * model.layers * model.kv_heads), 0)),
         state(exec, model, lanes.view()) {
     exec.reserve(1 << 16);
     state.add(keeps);
@@ -40,7 +27,7 @@ struct memory_of {
   /// The row of each layer and query head, through the signal.
   [[nodiscard]] std::vector<float> row(int sequence, int layer, int query_head) {
     kv::query_memory const seen = kv::record_query_memory::view(state.columns_from(0));
-    std::vector<float> values(static_cast<std::size_t>(state.model().head_dim));
+    std::vector<float> values(as_size(state.model().head_dim));
     std::memcpy(values.data(), seen.at({sequence, layer, query_head / state.model().group()}, query_head, 0),
                 values.size() * sizeof(float));
     return values;
@@ -97,8 +84,7 @@ void remembers_as_the_reference() {
            << ", " << kv::name_of(element) << ", capacity " << capacity << '\n';
   memory_of one(how, model, 2), many(how, model, 2, 3), layered(how, model, 2);
   std::vector<reference::head_rows> expected(
-      2, reference::no_memory(static_cast<std::size_t>(model.layers), static_cast<std::size_t>(model.query_heads),
-                              static_cast<std::size_t>(model.head_dim)));
+      2, reference::no_memory(as_size(model.layers), as_size(model.query_heads), as_size(model.head_dim)));
   for (int turn = 0; turn < 3; ++turn) {
     turn_rows rows(model, 2, capacity, element);
     rows.fill(random, 3.0);
@@ -115,7 +101,7 @@ void remembers_as_the_reference() {
       layered.observe(rows.view(resolved), layered.lanes.view().layers_only(l, l + 1));
     for (int s = 0; s < 2; ++s) {
       if (!resolved) rows.turn(s, from(100 * turn, rows.rows(s)), 0, 0, rows.first(s));
-      auto& memory = expected[static_cast<std::size_t>(s)];
+      auto& memory = expected[as_size(s)];
       // e^-lambda is `keep`; the reference forgets where it is 0.
       double const lambda = how.keep > 0 ? -std::log(static_cast<double>(how.keep)) : 0;
       memory = reference::remembered(

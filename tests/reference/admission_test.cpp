@@ -1,21 +1,11 @@
 // The reference of admission and selection against numbers worked out apart from it, and against other ways to say the
 // same: the gates, the vertical slash, the two caches of a lane, DuoAttention's table, Quest's pages.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <limits>
-#include <stdexcept>
-#include <utility>
-#include <vector>
-
 #include "basics.hpp"
 #include "dual_cache.hpp"
 #include "pages.hpp"
 #include "selection.hpp"
-#include "support/dice.hpp"
+#include "support/test.hpp"
 #include "write_gate.hpp"
 
 namespace reference = kvpolicy_reference;

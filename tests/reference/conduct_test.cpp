@@ -1,14 +1,5 @@
 // How the reference behaves where quick code goes wrong: nothing visible, NaN, ties, too many forced entries.
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <limits>
-#include <set>
-#include <stdexcept>
-#include <vector>
-
 #include "attention.hpp"
 #include "basics.hpp"
 #include "cache_model.hpp"
@@ -17,6 +8,7 @@
 #include "pooling.hpp"
 #include "rope.hpp"
 #include "selection.hpp"
+#include "support/test.hpp"
 
 namespace reference = kvpolicy_reference;
 using reference::flags;

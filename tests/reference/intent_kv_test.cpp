@@ -2,16 +2,12 @@
 
 #include "intent_kv.hpp"
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <vector>
-
 #include "attention.hpp"
 #include "basics.hpp"
+#include "support/test.hpp"
 
 namespace reference = kvpolicy_reference;
+using kvpolicy_test::check_digits;
 using reference::head_matrices;
 using reference::head_rows;
 using reference::matrix;
@@ -20,14 +16,6 @@ using reference::row;
 namespace {
 
 using ordinals = std::vector<int>;
-
-void check_digits(row const& actual, row const& printed, int decimals) {
-  REQUIRE(actual.size() == printed.size());
-  for (std::size_t j = 0; j < actual.size(); ++j) {
-    INFO("entry ", j, ": ", actual[j], " should print as ", printed[j]);
-    CHECK(std::abs(actual[j] - printed[j]) <= 0.5 * std::pow(10.0, -decimals) + 1e-12);
-  }
-}
 
 /// The worked example: one layer, two query heads on one KV head, D = 4.
 head_rows example_memory(int turns, reference::memory_options const& how = {}) {

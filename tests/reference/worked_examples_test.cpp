@@ -1,11 +1,5 @@
 // The reference against numbers worked out by hand and checked apart from it. Rows are compared to the digits printed.
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <vector>
-
 #include "attention.hpp"
 #include "basics.hpp"
 #include "heavy_hitters.hpp"
@@ -13,8 +7,10 @@
 #include "pooling.hpp"
 #include "rope.hpp"
 #include "selection.hpp"
+#include "support/test.hpp"
 
 namespace reference = kvpolicy_reference;
+using kvpolicy_test::check_digits;
 using reference::key_domain;
 using reference::lane_attention;
 using reference::matrix;
@@ -26,15 +22,6 @@ using reference::row;
 namespace {
 
 using ordinals = std::vector<int>;
-
-/// Checks that `actual`, rounded to so many decimals, reads `printed`.
-void check_digits(row const& actual, row const& printed, int decimals) {
-  REQUIRE(actual.size() == printed.size());
-  for (std::size_t j = 0; j < actual.size(); ++j) {
-    INFO("entry ", j, ": ", actual[j], " should print as ", printed[j]);
-    CHECK(std::abs(actual[j] - printed[j]) <= 0.5 * std::pow(10.0, -decimals) + 1e-12);
-  }
-}
 
 row first(row const& values, std::size_t count) {
   return row(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count));

@@ -1,14 +1,7 @@
 // external: scores that somebody else made are the policy's, lane by lane.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "laws/refusal.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 using namespace kvpolicy_test;
 

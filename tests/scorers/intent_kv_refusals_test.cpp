@@ -1,19 +1,10 @@
 // What IntentKV refuses, by name and before anything is written; and what it recovers from.
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <string>
-#include <vector>
-
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
-using kvpolicy_test::error_of;
+using namespace kvpolicy_test;
 
 /// One layer, two heads of one sequence over a slot map each, eight entries, and the rows of a turn.
 struct small_engine {
@@ -34,11 +25,7 @@ struct small_engine {
                        .channel_stride = 4};
     };
     return {.shape = {1, 2, 2, dims},
-            .lanes = {.layer_end = 1,
-                      .heads = 2,
-                      .capacity = bound,
-                      .count = {count.data(), 0, 2, 1},
-                      .position = {position.data(), 0, 2 * bound, bound}},
+            .lanes = lanes_over(count, position, 1, 1, 2, bound),
             .k = plane(k),
             .v = plane(v),
             .where = kv::slot_map({list.data(), 0, 2 * bound, bound}, bound)};

@@ -2,23 +2,8 @@
 
 #include "reference/intent_kv.hpp"
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "layout/slot_cache.hpp"
-#include "support/holds.hpp"
-#include "support/sanitized.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 #include "support/turn_rows.hpp"
 
 namespace {
@@ -98,18 +83,18 @@ struct agent {
         state(kv::make_state(exec, policy, view)),
         plan(kv::make_plan(exec, policy, view)),
         rows(shape.model, shape.sequences, capacity, rows_of),
-        said(static_cast<std::size_t>(shape.sequences)) {}
+        said(as_size(shape.sequences)) {}
 
   void append(int s, turn_plan const& what) {
-    cache.in_flight[at(s)] = 0;
-    std::vector<int>& positions = said[at(s)];
+    cache.in_flight[as_size(s)] = 0;
+    std::vector<int>& positions = said[as_size(s)];
     for (int t = 0; t < what.tokens; ++t) {
       int const position = positions.empty() ? 0 : positions.back() + 1 + (t == 0 ? what.jump : 0);
-      cache.write_token(s, position, what.numbers[at(t)]);
+      cache.write_token(s, position, what.numbers[as_size(t)]);
       kv::append(exec, view, state, {s, 1, position});
       positions.push_back(position);
     }
-    cache.in_flight[at(s)] = what.drafts;
+    cache.in_flight[as_size(s)] = what.drafts;
     std::vector<int> const last(positions.end() - what.drafts - what.rows, positions.end() - what.drafts);
     rows.turn(s, last, what.begin, what.end, what.first);
     if (what.trouble != 0 && committed(s) > 0) spoil(s, what);
@@ -117,15 +102,14 @@ struct agent {
   void spoil(int s, turn_plan const& what) {
     kv::shape const& model = cache.options.model;
     kv::lane const this_lane{s, what.first % model.layers, what.first % model.kv_heads};
-    int const slot = cache.row(cache.list, this_lane, committed(s))[at(what.first % committed(s))];
+    int const slot = cache.row(cache.list, this_lane, committed(s))[as_size(what.first % committed(s))];
     reference::row key = cache.read(true, this_lane, slot);
-    key[at(what.first % model.head_dim)] = what.trouble;
+    key[as_size(what.first % model.head_dim)] = what.trouble;
     cache.write(true, this_lane, slot, 0, key);
   }
   void observe_and_decide() {
     kv::signals const in{view.lanes, kv::keys_of(view), rows.view()};
-    kv::observe(exec, policy, in, state);
-    kv::decide(exec, policy, in, state, plan);
+    kvpolicy_test::observe_and_decide(exec, policy, in, state, plan);
   }
   void apply() { kv::apply(exec, cache.redirecting(), plan, view, state); }
 
@@ -160,7 +144,6 @@ struct agent {
     }
     return made;
   }
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
   slot_cache cache;
   policy_type policy;
@@ -176,8 +159,8 @@ struct agent {
 struct judge {
   explicit judge(agent& of) : whom(of) {
     kv::shape const& model = of.cache.options.model;
-    memory.assign(of.said.size(), reference::no_memory(agent::at(model.layers), agent::at(model.query_heads),
-                                                       agent::at(model.head_dim)));
+    memory.assign(of.said.size(),
+                  reference::no_memory(as_size(model.layers), as_size(model.query_heads), as_size(model.head_dim)));
   }
 
   /// After observe and decide of a turn; how many sequences decided.
@@ -196,7 +179,7 @@ struct judge {
 
   void remember(int s) {
     kv::intent_kv const& score = whom.policy.score;
-    reference::head_rows& mine = memory[agent::at(s)];
+    reference::head_rows& mine = memory[as_size(s)];
     mine = reference::remembered(mine, whom.rows.span_rows(s, score.tail),
                                  {.lambda = static_cast<double>(score.lambda),
                                   .normalize_encoding = score.normalize_encoding,
@@ -218,7 +201,7 @@ struct judge {
     reference::residual_weights weights;
     if (head != nullptr) weights = head->weights();
     auto const expected =
-        reference::intent_kv(whom.sequence(s), memory[agent::at(s)],
+        reference::intent_kv(whom.sequence(s), memory[as_size(s)],
                              {.budget = whom.policy.budget.tokens,
                               .prefix = std::max(score.prefix, whom.policy.protect.tokens),
                               .min_growth = score.min_growth,
@@ -296,7 +279,7 @@ agent::policy_type any_policy(bool learned) {
 /// A turn that fits: now and then none, often with ties, with rows that reach back into earlier turns.
 turn_plan any_turn(dice& random, agent const& of, int s, int capacity) {
   turn_plan turn;
-  std::vector<int> const& said = of.said[agent::at(s)];
+  std::vector<int> const& said = of.said[as_size(s)];
   int const next = said.empty() ? 0 : said.back() + 10;  // the map has 4 places an entry
   int const room = std::min(of.cache.options.bound - of.cache.held({s, 0, 0}), std::max(0, of.cache.map_row - next));
   turn.tokens = random.between(0, room);
@@ -413,7 +396,7 @@ struct worked_example {
     kv::observe(of.exec, of.policy, kv::signals{of.view.lanes, kv::keys_of(of.view), of.rows.view()}, of.state);
     of.append(0, {.tokens = 1, .rows = 1, .begin = 0, .end = 1, .numbers = {4}});
     for (int j = 0; j < 5; ++j) {
-      of.cache.write(true, {}, of.cache.list[agent::at(j)], 0, reference::row(keys[j], keys[j] + 4));
+      of.cache.write(true, {}, of.cache.list[as_size(j)], 0, reference::row(keys[j], keys[j] + 4));
     }
     speak({0, 0, 0, 1}, {1, 0, 0, 0});
     of.observe_and_decide();
@@ -441,7 +424,7 @@ struct one_turn {
     of.rows.fill(random, 2.0);
     if (bad_key >= 0) {
       reference::row const nothing(1, std::numeric_limits<double>::quiet_NaN());
-      of.cache.write(true, {0, 1, 0}, of.cache.list[agent::at(bad_key)], 0, nothing);
+      of.cache.write(true, {0, 1, 0}, of.cache.list[as_size(bad_key)], 0, nothing);
     }
     of.observe_and_decide();
   }

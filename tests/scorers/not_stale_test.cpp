@@ -1,20 +1,6 @@
 // not_stale: entries in stale spans go, and with the pick at_least nothing else does.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
-#include "support/allocation_counter.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -25,15 +11,14 @@ struct spans {
   std::vector<int> begin, end;
   int count;
 
-  spans(int sequences, int each) : begin(static_cast<std::size_t>(sequences * each)), end(begin), count(each) {}
+  spans(int sequences, int each) : begin(as_size(sequences * each)), end(begin), count(each) {}
   [[nodiscard]] kv::stale_spans view() const { return {begin.data(), end.data(), count, count}; }
 };
 
 template <class Policy>
 std::vector<std::vector<int>> kept_by(Policy const& policy, mock_cache& cache, kv::stale_spans const& stale) {
   kv::host_executor exec(2);
-  auto state = kv::make_state(exec, policy, cache.view());
-  auto plan = kv::make_plan(exec, policy, cache.view());
+  auto [state, plan] = state_and_plan(exec, policy, cache.view());
   kv::decide(exec, policy, kv::signals{cache.lanes(), stale}, state, plan);
   std::vector<std::vector<int>> kept;
   for (int i = 0; i < cache.lane_count(); ++i) kept.push_back(listed(plan.keep(), i));
@@ -44,8 +29,7 @@ TEST_SUITE("scorers/not_stale") {
   TEST_CASE("what is in a span of its sequence goes, but what is protected") {
     holds("stale entries", [] {
       mock_options const shape = any_mock(6);
-      mock_cache cache(shape);
-      fill(cache, true);
+      filled_cache cache(shape);
       spans stale(shape.sequences, *rc::gen::inRange(0, 4));
       for (std::size_t i = 0; i < stale.begin.size(); ++i) {
         stale.begin[i] = *rc::gen::inRange(0, 2 * shape.bound);
@@ -62,12 +46,12 @@ TEST_SUITE("scorers/not_stale") {
           int const position = cache.lanes().position.row(at)[e];
           bool goes = false;
           for (int i = 0; i < stale.count; ++i) {
-            auto const s = static_cast<std::size_t>(at.sequence * stale.count + i);
+            auto const s = as_size(at.sequence * stale.count + i);
             goes = goes || (stale.begin[s] <= position && position < stale.end[s]);
           }
           if (!goes || position < sinks) expected.push_back(e);
         }
-        RC_ASSERT(kept[static_cast<std::size_t>(lane)] == expected);
+        RC_ASSERT(kept[as_size(lane)] == expected);
       }
     });
   }
@@ -102,8 +86,7 @@ TEST_SUITE("scorers/not_stale") {
     stale.end = {3, 99};
     kv::any_policy const named = kv::parse("side_quest | sinks(2)");
     kv::host_executor exec;
-    auto state = kv::make_state(exec, named, cache.view());
-    auto plan = kv::make_plan(exec, named, cache.view());
+    auto [state, plan] = state_and_plan(exec, named, cache.view());
     kv::signals const in{cache.lanes(), stale.view()};
     CHECK(allocations_in([&] { kv::decide(exec, named, in, state, plan); }) == 0);
     CHECK(listed(plan.keep(), 0) == std::vector{0, 1, 3, 4, 5});

@@ -1,21 +1,7 @@
 // TOVA: the mean over all query heads of what the last row looks at, one keep set for a layer.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "reference/methods.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -51,11 +37,9 @@ void decides_as_the_reference() {
                                       .budget = {*rc::gen::inRange(0, shape.bound + 1)},
                                       .trigger = {*rc::gen::element(0, 0, 3)}};
   kv::host_executor exec(*rc::gen::element(1, 3));
-  auto state = kv::make_state(exec, policy, cache.view());
-  auto plan = kv::make_plan(exec, policy, cache.view());
+  auto [state, plan] = state_and_plan(exec, policy, cache.view());
   kv::signals const in{cache.lanes(), kv::keys_of(cache.view()), kv::queries{queries.view()}};
-  kv::observe(exec, policy, in, state);
-  kv::decide(exec, policy, in, state, plan);
+  observe_and_decide(exec, policy, in, state, plan);
   int const heads = shape.model.kv_heads;
   for (int layer = 0; layer < cache.lane_count() / heads; ++layer) {
     std::vector<reference::lane_attention> lanes;
@@ -88,11 +72,9 @@ TEST_SUITE("scorers/tova") {
     kv::host_executor exec;
     for (bool const force : {false, true}) {
       kv::eviction<kv::tova> const policy{.score = {.force_last = force}, .budget = {2}};
-      auto state = kv::make_state(exec, policy, cache.view());
-      auto plan = kv::make_plan(exec, policy, cache.view());
+      auto [state, plan] = state_and_plan(exec, policy, cache.view());
       kv::signals const in{cache.lanes(), kv::keys_of(cache.view()), kv::queries{row.view()}};
-      kv::observe(exec, policy, in, state);
-      kv::decide(exec, policy, in, state, plan);
+      observe_and_decide(exec, policy, in, state, plan);
       CHECK(listed(plan.keep(), 0) == (force ? std::vector<int>{0, 2} : std::vector<int>{0, 1}));
     }
   }

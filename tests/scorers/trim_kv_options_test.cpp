@@ -1,17 +1,9 @@
 // TRIM-KV's other ways: one token a step by argmin, a threshold instead of a budget, pools, the norm of keys.
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// Two layers of two lanes in slots, one token a step, log beta drawn from few values so that scores tie.
@@ -25,7 +17,7 @@ struct decoding {
                 .shared_table = false,
                 .rows = content::fingerprint}),
         cache(engine.view()),
-        table(static_cast<std::size_t>(4 * cache.where.table.head)),
+        table(as_size(4 * cache.where.table.head)),
         state(kv::make_state(exec, policy, cache)),
         plan(kv::make_plan(exec, policy, cache)),
         overwrites(listed) {
@@ -44,8 +36,7 @@ struct decoding {
     fresh.head = fresh.entry = 4;
     fresh.entries = 1;
     kv::signals const in{cache.lanes, fresh, kv::keys_of(cache)};
-    kv::observe(exec, policy, in, state);
-    kv::decide(exec, policy, in, state, plan);
+    observe_and_decide(exec, policy, in, state, plan);
     if (overwrites) {
       kv::apply(exec, kv::overwrite{list}, plan, cache, state);
     } else {
@@ -95,7 +86,7 @@ TEST_SUITE("scorers/trim_kv") {
       std::vector<int> const kept = of.positions(lane);
       CHECK(kept.back() == 39);
       for (int e = 0; e < std::ssize(kept); ++e)
-        CHECK(of.plan.score(lane, of.plan.keep().listed(lane)[static_cast<std::size_t>(e)]) >= least);
+        CHECK(of.plan.score(lane, of.plan.keep().listed(lane)[as_size(e)]) >= least);
     }
   }
 
@@ -125,7 +116,7 @@ TEST_SUITE("scorers/trim_kv") {
       for (int first = 0; first < 4; first += lanes) {
         std::size_t total = 0;
         for (int lane = first; lane < first + lanes; ++lane) total += of.positions(lane).size();
-        REQUIRE(total == static_cast<std::size_t>(held));
+        REQUIRE(total == as_size(held));
       }
     }
   }

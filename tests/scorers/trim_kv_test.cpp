@@ -1,22 +1,10 @@
 // TRIM-KV: retention that moves with each entry and ages, one forward after another.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <numeric>
-#include <vector>
-
 #include "reference/retention.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
-namespace reference = kvpolicy_reference;
 using namespace kvpolicy_test;
 
 /// Two layers of two lanes, rows that nobody reads, and log beta of every token of every lane.
@@ -27,8 +15,8 @@ class decoding {
   decoding(int bound, kv::trim_kv const& score, int budget)
       : bound_(bound),
         policy_(kv::policies::trim_kv({.budget = budget, .score = score})),
-        rows_(static_cast<std::size_t>(2 * lanes * bound)),
-        position_(static_cast<std::size_t>(lanes * bound)),
+        rows_(as_size(2 * lanes * bound)),
+        position_(as_size(lanes * bound)),
         state_(kv::make_state(exec_, policy_, view())),
         plan_(kv::make_plan(exec_, policy_, view())) {}
 
@@ -36,7 +24,7 @@ class decoding {
   void forward(std::vector<float> const& log_beta, kv::codec element, int tokens, int position) {
     kv::cache now = view();
     kv::append(exec_, now, state_, {.tokens = tokens, .position = position});
-    auto const width = static_cast<std::size_t>(kv::bytes_of(element));
+    auto const width = as_size(kv::bytes_of(element));
     std::vector<std::byte> packed(log_beta.size() * width);
     for (std::size_t i = 0; i < log_beta.size(); ++i) kv::store(element, log_beta[i], packed.data() + i * width);
     std::int64_t const entry = kv::bytes_of(element);
@@ -166,22 +154,21 @@ TEST_SUITE("scorers/trim_kv") {
           auto const scores = reference::retention_scores(beta[lane], position[lane], score.age_offset);
           auto const count = static_cast<int>(scores.size());
           if (count >= budget + score.buffer) {
-            std::vector<int> order(scores.size());
-            std::iota(order.begin(), order.end(), 0);
+            std::vector<int> order = up_to(static_cast<int>(scores.size()));
             auto const forced = [&](int e) { return e >= count - score.window; };
             std::sort(order.begin(), order.end(), [&](int a, int b) {
               if (forced(a) != forced(b)) return forced(a);
-              auto const first = static_cast<float>(scores[static_cast<std::size_t>(a)]);
-              auto const second = static_cast<float>(scores[static_cast<std::size_t>(b)]);
+              auto const first = static_cast<float>(scores[as_size(a)]);
+              auto const second = static_cast<float>(scores[as_size(b)]);
               return first == second ? a < b : first > second;
             });
-            order.resize(static_cast<std::size_t>(std::min(count, std::max(budget, score.window))));
+            order.resize(as_size(std::min(count, std::max(budget, score.window))));
             std::sort(order.begin(), order.end());
             std::vector<double> kept_beta;
             std::vector<int> kept_position;
             for (int const e : order) {
-              kept_beta.push_back(beta[lane][static_cast<std::size_t>(e)]);
-              kept_position.push_back(position[lane][static_cast<std::size_t>(e)]);
+              kept_beta.push_back(beta[lane][as_size(e)]);
+              kept_position.push_back(position[lane][as_size(e)]);
             }
             beta[lane] = kept_beta;
             position[lane] = kept_position;
@@ -205,7 +192,7 @@ TEST_SUITE("scorers/trim_kv") {
         auto const form = kv::trim_kv::decayed{{column.data()}, among, age_offset}.in_lane(
             {.count = 5, .position = positions.data()});
         for (int e = 0; e < 5; ++e) {
-          int const position = positions[static_cast<std::size_t>(e)];
+          int const position = positions[as_size(e)];
           auto const age = static_cast<int>(std::min<std::int64_t>(std::int64_t{1000} - position + age_offset, most));
           kv::entry const at{{}, e, 5, position, 0};
           float const score = form(0, at);
@@ -218,19 +205,19 @@ TEST_SUITE("scorers/trim_kv") {
   }
 
   TEST_CASE("more numbers than entries, and parameters out of range, are refused") {
-    CHECK_THROWS_WITH_AS(decoding(8, {.buffer = 0}, 2),
-                         "make_state: trim_kv.buffer = 0, but at the budget nothing moves", kv::invalid_argument);
+    CHECK(error_of([&] { decoding(8, {.buffer = 0}, 2); }) ==
+          "make_state: trim_kv.buffer = 0, but at the budget nothing moves");
     decoding of(8, {}, 2);
     kv::host_executor exec;
     auto const policy = kv::policies::trim_kv({.budget = 2});
     auto state = kv::make_state(exec, policy, of.view());
-    std::vector<float> const numbers(static_cast<std::size_t>(of.view().lanes.size()));
+    std::vector<float> const numbers(as_size(of.view().lanes.size()));
     kv::log_beta const fresh{{.base = reinterpret_cast<std::byte const*>(numbers.data()),
                               .sequence = 4LL * of.view().shape.layers * of.view().shape.kv_heads,
                               .layer = 4LL * of.view().shape.kv_heads,
                               .head = 4,
                               .entries = 1}};
-    CHECK_THROWS_WITH_AS(kv::observe(exec, policy, kv::signals{of.view().lanes, fresh}, state),
-                         "observe: entries = 1, but lane 0 holds 0 entries", kv::invalid_argument);
+    CHECK(error_of([&] { kv::observe(exec, policy, kv::signals{of.view().lanes, fresh}, state); }) ==
+          "observe: entries = 1, but lane 0 holds 0 entries");
   }
 }

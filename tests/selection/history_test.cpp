@@ -1,25 +1,10 @@
 // Bounds of pages through any history of forwards, drafts, roll-backs and evictions by any applier: what they speak of
 // is what bounds made from scratch say, bit for bit.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <functional>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 using bounds_policy = kv::selection<kv::quest>;
 using random_policy =
@@ -59,12 +44,12 @@ class paged_engine {
   [[nodiscard]] kv::mask_rows mask() {
     return {by_lane<std::byte>(mask_.data(), slots), kv::mask_form::boolean, slots};
   }
-  [[nodiscard]] int drafts(int sequence) const { return drafts_[static_cast<std::size_t>(sequence)]; }
-  [[nodiscard]] int next(int sequence) const { return next_[static_cast<std::size_t>(sequence)]; }
+  [[nodiscard]] int drafts(int sequence) const { return drafts_[as_size(sequence)]; }
+  [[nodiscard]] int next(int sequence) const { return next_[as_size(sequence)]; }
 
   void append(int sequence, int tokens, bool in_flight, dice& random) {
     for (int i = 0; i < lanes; ++i) {
-      if (i / (layers * heads) == sequence) tokens = std::min(tokens, bound - count_[static_cast<std::size_t>(i)]);
+      if (i / (layers * heads) == sequence) tokens = std::min(tokens, bound - count_[as_size(i)]);
     }
     kv::cache cache = view();
     for (int i = 0; i < lanes; ++i) {
@@ -72,13 +57,13 @@ class paged_engine {
       for (int t = 0; this_lane.sequence == sequence && t < tokens; ++t) write(cache, this_lane, t, random);
     }
     kv::append(exec_, cache, state_, {sequence, tokens, next(sequence), in_flight});
-    next_[static_cast<std::size_t>(sequence)] += tokens;
+    next_[as_size(sequence)] += tokens;
   }
 
   void truncate(int sequence, int position) {
     kv::cache cache = view();
     kv::truncate(exec_, cache, state_, sequence, position);
-    next_[static_cast<std::size_t>(sequence)] = position;
+    next_[as_size(sequence)] = position;
   }
   /// Some drafts are accepted, the others rolled back.
   void accept(int sequence, int tokens) {
@@ -101,7 +86,7 @@ class paged_engine {
   /// After keys have turned, a sequence goes on at its number of entries.
   void restart() {
     for (int i = 0; i < lanes; i += layers * heads) {
-      next_[static_cast<std::size_t>(i / (layers * heads))] = count_[static_cast<std::size_t>(i)];
+      next_[as_size(i / (layers * heads))] = count_[as_size(i)];
     }
   }
 
@@ -109,7 +94,7 @@ class paged_engine {
   /// not.
   [[nodiscard]] bool even() const {
     for (int i = 0; i < lanes; ++i) {
-      if (count_[static_cast<std::size_t>(i)] != count_[at(i / (layers * heads), layers * heads, 0)]) return false;
+      if (count_[as_size(i)] != count_[at(i / (layers * heads), layers * heads, 0)]) return false;
     }
     return true;
   }
@@ -131,13 +116,12 @@ class paged_engine {
       RC_ASSERT(known <= committed);
       RC_ASSERT((!observed || known == committed));
       int const pages = observed ? (committed + is.page - 1) / is.page : known / is.page;
-      RC_ASSERT(std::memcmp(is.row(this_lane, 0), wanted.row(this_lane, 0),
-                            static_cast<std::size_t>(pages * is.row_bytes())) == 0);
+      RC_ASSERT(std::memcmp(is.row(this_lane, 0), wanted.row(this_lane, 0), as_size(pages * is.row_bytes())) == 0);
     }
   }
 
  private:
-  static std::size_t at(int lane, int row, int i) { return static_cast<std::size_t>(lane * row + i); }
+  static std::size_t at(int lane, int row, int i) { return as_size(lane * row + i); }
   template <class T, class Row>
   static kv::by_lane<T> by_lane(Row* data, int row) {
     return {data, std::int64_t{row} * layers * heads, std::int64_t{row} * heads, row};

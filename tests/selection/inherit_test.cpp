@@ -1,24 +1,8 @@
 // Layers that read the pages which an earlier layer chooses: they read exactly these, however an engine divides the
 // layers into calls, and what cannot be inherited is refused.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <type_traits>
-#include <vector>
-
 #include "reference/pages.hpp"
-#include "support/allocation_counter.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -28,8 +12,7 @@ using namespace kvpolicy_test;
 struct layered {
   explicit layered(mock_options const& shape) : cache(shape), queries(cache, kv::codec::f32, 1, 1) {
     fill(cache, true);
-    for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const one = cache.lane_at(i);
+    for (kv::lane const one : lanes_of(cache)) {
       kv::lane const first{one.sequence, 0, one.head};
       if (one.layer > 0) cache.put(one, cache.positions(first, cache.count(first)));
     }
@@ -88,12 +71,12 @@ template <class Policy, class State>
 std::vector<std::vector<int>> chosen(layered& now, Policy const& policy, State const& state,
                                      std::vector<int> const& begins) {
   auto plan = kv::make_plan(now.exec, policy, now.cache.view());
-  std::vector<std::vector<int>> pages(static_cast<std::size_t>(now.cache.lane_count()));
+  std::vector<std::vector<int>> pages(as_size(now.cache.lane_count()));
   for (std::size_t c = 0; c + 1 < begins.size(); ++c) {
     auto const in = now.in(begins[c], begins[c + 1]);
     kv::select_pages(now.exec, policy, in, state, plan);
     for (int i = 0; i < in.lanes.size(); ++i) {
-      pages[static_cast<std::size_t>(now.cache.index(in.lanes.at(i)))] = listed(plan.keep(), i);
+      pages[as_size(now.cache.index(in.lanes.at(i)))] = listed(plan.keep(), i);
     }
   }
   return pages;
@@ -119,8 +102,7 @@ void inherits(layered& now, Policy const& policy, std::vector<int> const& begins
     kv::lane const one = now.cache.lane_at(i);
     int const layer = reference::choosing_layer(one.layer, policy.dense_layers, policy.inherit);
     RC_LOG() << "lane " << i << ", whose pages layer " << layer << " chooses\n";
-    RC_ASSERT(found[static_cast<std::size_t>(i)] ==
-              own[static_cast<std::size_t>(now.cache.index({one.sequence, layer, one.head}))]);
+    RC_ASSERT(found[as_size(i)] == own[as_size(now.cache.index({one.sequence, layer, one.head}))]);
   }
   if constexpr (std::is_same_v<kv::host_executor::backend, kv::host>) {
     kv::any_selection const erased = policy;

@@ -1,23 +1,7 @@
 // page_gates: pages are read by numbers that the engine gives.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "reference/pages.hpp"
-#include "support/allocation_counter.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -30,7 +14,7 @@ struct gated {
       : cache(shape),
         policy(how),
         pages((shape.bound - 1) / how.score.page + 1),
-        gates(static_cast<std::size_t>(cache.lane_count() * pages)),
+        gates(as_size(cache.lane_count() * pages)),
         state(kv::make_state(exec, policy, cache.view())),
         plan(kv::make_plan(exec, policy, cache.view())) {}
 

@@ -1,18 +1,10 @@
 // Lists of chosen pages and tokens, in the layouts of FlashInfer's and FlashAttention's kernels.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
-using kvpolicy_test::error_of;
+using namespace kvpolicy_test;
 
 using numbers = std::vector<std::int32_t>;
 

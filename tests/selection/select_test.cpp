@@ -1,23 +1,7 @@
 // select: what a lane reads, given its pages' scores; and what is refused.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "reference/pages.hpp"
-#include "support/allocation_counter.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace {
 
@@ -68,9 +52,9 @@ void decide_as_the_reference(reading& now, mock_options const& shape) {
     kv::lane const this_lane = now.cache.lane_at(i);
     int const pages = reference::pages_of(now.cache.committed(this_lane), now.policy.score.page);
     bool const dense = this_lane.layer < now.policy.dense_layers;
-    reference::row scores(static_cast<std::size_t>(pages));
+    reference::row scores(as_size(pages));
     for (int p = 0; p < pages && !dense; ++p) {
-      scores[static_cast<std::size_t>(p)] = static_cast<double>(now.plan.score(i, p));
+      scores[as_size(p)] = static_cast<double>(now.plan.score(i, p));
     }
     RC_LOG() << "lane " << i << " of " << pages << " pages\n";
     RC_ASSERT(now.chosen(i) == reference::quest_pages(scores, now.policy.score.page, now.policy.budget.tokens, dense));
@@ -85,7 +69,7 @@ TEST_SUITE("selection/select") {
     reading now(two_channels(6), {.score = {.page = 2}, .budget = {4}, .dense_layers = 0});
     now.cache.put({}, {0, 1, 2, 3, 4});
     reference::matrix const keys{{1, -1}, {0, 2}, {-2, 0}, {3, 1}, {0, 0}};
-    for (int e = 0; e < 5; ++e) now.cache.write(of::keys, {}, e, keys[static_cast<std::size_t>(e)]);
+    for (int e = 0; e < 5; ++e) now.cache.write(of::keys, {}, e, keys[as_size(e)]);
     now.queries.write(0, 0, 0, 0, {1, -1});
     now.select();
     CHECK((now.plan.score(0, 0) == 2));
@@ -113,7 +97,7 @@ TEST_SUITE("selection/select") {
         auto apart = kv::make_plan(now.exec, now.policy, now.cache.view());  // without the scores of all together
         kv::select_pages(now.exec, now.policy, in, now.state, apart);
         for (int i = 0; i < in.lanes.size(); ++i) {
-          RC_ASSERT(listed(apart.keep(), i) == together[static_cast<std::size_t>(all.index(in.lanes.at(i)))]);
+          RC_ASSERT(listed(apart.keep(), i) == together[as_size(all.index(in.lanes.at(i)))]);
         }
       }
     });
@@ -163,15 +147,15 @@ TEST_SUITE("selection/select") {
           kv::lane const one = all.at(i);
           int const count = all.committed(one);
           int const pages = reference::pages_of(count, page);
-          std::vector<bool> forced(static_cast<std::size_t>(pages));
+          std::vector<bool> forced(as_size(pages));
           for (int e = 0; e < count; ++e) {
             kv::entry const at{one, e, count, all.position.row(one)[e], 0};
-            if (protect(at) || e / page == pages - 1) forced[static_cast<std::size_t>(e / page)] = true;
+            if (protect(at) || e / page == pages - 1) forced[as_size(e / page)] = true;
           }
           std::vector<std::pair<float, int>> order;
           int places = std::max(1, tokens / page);
           for (int p = 0; p < pages; ++p) {
-            if (forced[static_cast<std::size_t>(p)])
+            if (forced[as_size(p)])
               --places;
             else if (one.layer >= dense)
               order.emplace_back(-plan.score(i, p), p);
@@ -179,11 +163,11 @@ TEST_SUITE("selection/select") {
           bool const whole = one.layer < dense || pages <= std::max(1, tokens / page);
           std::sort(order.begin(), order.end());
           for (int k = 0; k < std::min<int>(places, static_cast<int>(order.size())); ++k) {
-            forced[static_cast<std::size_t>(order[static_cast<std::size_t>(k)].second)] = true;
+            forced[as_size(order[as_size(k)].second)] = true;
           }
           std::vector<int> expected;
           for (int p = 0; p < pages; ++p) {
-            if (whole || forced[static_cast<std::size_t>(p)]) expected.push_back(p);
+            if (whole || forced[as_size(p)]) expected.push_back(p);
           }
           RC_ASSERT(listed(plan.keep(), i) == expected);
         }
@@ -199,7 +183,7 @@ TEST_SUITE("selection/select") {
     reading now(two_channels(8), {.score = {.page = 2}, .budget = {4}, .dense_layers = 0});
     now.cache.put({}, {0, 1, 2, 3, 4, 5, 6});
     reference::matrix const keys{{1, -1}, {0, 2}, {-2, 0}, {3, 1}, {0, 0}, {9, 0}, {0, 0}};
-    for (int e = 0; e < 7; ++e) now.cache.write(of::keys, {}, e, keys[static_cast<std::size_t>(e)]);
+    for (int e = 0; e < 7; ++e) now.cache.write(of::keys, {}, e, keys[as_size(e)]);
     now.queries.write(0, 0, 0, 0, {1, -1});
     now.select();
     auto const pages = [&](float least, int dense, auto const& protect) {

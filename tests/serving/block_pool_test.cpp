@@ -1,9 +1,8 @@
 // The pool of blocks and the prefix cache: who references a block, and what is copied before it is written.
 
-#include <doctest/doctest.h>
-
 #include <serving/memory.hpp>
-#include <string_view>
+
+#include "support/test.hpp"
 
 namespace {
 

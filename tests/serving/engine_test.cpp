@@ -1,15 +1,8 @@
 // The engine over random schedules, with a model whose answers show every row that is not in its place.
 
-#include <doctest/doctest.h>
-
-#include <map>
 #include <serving/engine.hpp>
-#include <set>
 
 #include "serving/hash_decoder.hpp"
-#include "support/dice.hpp"
-#include "support/rounds.hpp"
-#include "support/sanitized.hpp"
 
 #if defined(__GLIBC__) && defined(KVPOLICY_TEST_ASAN)
 #include <sanitizer/allocator_interface.h>
@@ -153,7 +146,7 @@ struct tally {
 /// tokens decides earlier or later by the drafts that were accepted.
 bool is_comparable(request const& of, int drafts) {
   if (of.policy < 0 || drafts == 0) return true;
-  return policies()[static_cast<std::size_t>(of.policy)].when == deciding::after_prompt;
+  return policies()[as_size(of.policy)].when == deciding::after_prompt;
 }
 
 /// Compares an answer with that of the same request alone. If a policy's request was computed again, the tokens after
@@ -268,8 +261,7 @@ TEST_SUITE("serving") {
     auto const held = [](int policy, slot_sizes const& slots) {
       hash_decoder model;
       kv::host_executor exec;
-      return engine(model, exec, {.blocks = 40, .slots = slots}, {policies()[static_cast<std::size_t>(policy)]})
-          .count();
+      return engine(model, exec, {.blocks = 40, .slots = slots}, {policies()[as_size(policy)]}).count();
     };
     auto const recorded = [&](int policy, slot_sizes const& slots) {  // without the epochs: two states have each slot
       return held(policy, slots).state - (slots.wide + slots.narrow) * 2 * hash_decoder::model.layers * 8;
@@ -289,7 +281,7 @@ TEST_SUITE("serving") {
         CAPTURE(policy);
         CAPTURE(slots.narrow);
         std::vector<served_policy> by;
-        if (policy >= 0) by.push_back(policies()[static_cast<std::size_t>(policy)]);
+        if (policy >= 0) by.push_back(policies()[as_size(policy)]);
         hash_decoder model;
         kv::host_executor exec;
         std::size_t const before = heap_bytes();

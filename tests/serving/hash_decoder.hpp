@@ -2,13 +2,10 @@
 // from every row that its token sees. So each answer shows whether the engine has kept every row in its place.
 #pragma once
 
-#include <bit>
-#include <cstdint>
-#include <kvpolicy/core/contract/error.hpp>
 #include <serving/decoder.hpp>
-#include <string>
 #include <tinylm/attention.hpp>
-#include <vector>
+
+#include "support/test.hpp"
 
 namespace serving_test {
 

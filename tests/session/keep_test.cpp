@@ -1,24 +1,10 @@
 // Between a store and a batch: rows land where they belong, other sequences are left alone, misfits are refused.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <cstring>
-#include <kvpolicy/core/state.hpp>
-#include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/recorders/record_query_memory.hpp>
-#include <kvpolicy/session/keep.hpp>
-#include <limits>
-#include <string>
-#include <vector>
-
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
-using kvpolicy_test::error_of;
+using namespace kvpolicy_test;
 using state = kv::state<kv::host_executor>;
 
 constexpr kv::shape model{.layers = 3, .query_heads = 4, .kv_heads = 2, .head_dim = 5};
@@ -74,7 +60,7 @@ TEST_SUITE("session/keep") {
 
     lease = store.take(id);
     each_float([&](int l, int h, int d) {
-      CHECK(lease.floats()[static_cast<std::size_t>((l * 4 + h) * 5 + d)] == code(l, h, d));
+      CHECK(lease.floats()[as_size((l * 4 + h) * 5 + d)] == code(l, h, d));
       at(held, 1, l, h, d) = -7;
     });
     kv::restore(exec, held, 0, lease);
@@ -129,7 +115,7 @@ TEST_SUITE("session/keep") {
     auto lease = store.take(kv::session_id::named("a"));
     kv::keep(exec, part, 1, lease);
     lease = store.take(kv::session_id::named("a"));
-    for (int d = 0; d < 5; ++d) CHECK(lease.floats()[static_cast<std::size_t>((1 * 4 + 3) * 5 + d)] == code(2, 3, d));
+    for (int d = 0; d < 5; ++d) CHECK(lease.floats()[as_size((1 * 4 + 3) * 5 + d)] == code(2, 3, d));
     kv::restore(exec, part, 0, lease);
     CHECK(at(part, 0, 2, 3, 4) == code(2, 3, 4));
   }

@@ -1,29 +1,19 @@
 // Names of sessions: four sources that never meet, a hash of known values, text that reads back.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <concepts>
-#include <kvpolicy/session/session_id.hpp>
-#include <numeric>
-#include <string>
 #include <unordered_set>
-#include <vector>
 
-#include "support/holds.hpp"
+#include "support/test.hpp"
 #include "support/words.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
-using kvpolicy_test::holds;
-using kvpolicy_test::words;
+using namespace kvpolicy_test;
 using tokens = std::vector<int>;
 
 static_assert(std::regular<kv::session_id>);
 
 tokens counting(int n) {
-  tokens ids(static_cast<std::size_t>(n));
+  tokens ids(as_size(n));
   std::iota(ids.begin(), ids.end(), 0);
   return ids;
 }
@@ -75,7 +65,7 @@ TEST_SUITE("session/session_id") {
       std::vector<kv::session_id> const all = {kv::session_id::named(text), kv::session_id::of_span(ids),
                                                kv::session_id::of_prompt(ids), kv::session_id::unmatched()};
       for (std::size_t i = 0; i < all.size(); ++i) {
-        RC_ASSERT(static_cast<std::size_t>(all[i].source()) == i);
+        RC_ASSERT(as_size(all[i].source()) == i);
         for (std::size_t j = 0; j < all.size(); ++j) {
           RC_ASSERT((all[i] == all[j]) == (i == j));
           RC_ASSERT((to_string(all[i]) == to_string(all[j])) == (i == j));

@@ -1,28 +1,9 @@
 // The store of sessions: what it keeps and drops against a naive model, leases, refusals, failed allocations, threads.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <concepts>
-#include <kvpolicy/session/session_store.hpp>
-#include <limits>
-#include <map>
-#include <string>
-#include <thread>
-#include <type_traits>
-#include <vector>
-
-#include "support/allocation_counter.hpp"
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 static_assert(std::movable<kv::session_lease> && !std::is_copy_constructible_v<kv::session_lease>);

@@ -1,20 +1,7 @@
 // Turns of several sessions through one place of a batch: each session goes on where its own last turn ended. The turn
 // is the one that docs/sessions.md shows.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstring>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/session/keep.hpp>
-#include <kvpolicy/session/session_id.hpp>
-#include <kvpolicy/session/session_store.hpp>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 #include "support/turn_rows.hpp"
 
 namespace {

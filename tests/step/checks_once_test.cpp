@@ -1,13 +1,9 @@
 // A step looks at each part of its policy once, before anything is changed.
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-
 #include "support/dual_engine.hpp"
+#include "support/test.hpp"
 
 namespace checks_once_test {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 int looks = 0;  ///< how often any part was looked at
@@ -33,8 +29,7 @@ TEST_SUITE("step/checks_once") {
         .admit = kv::admission{.score = counting_score{}, .window = 4},
         .evict = kv::eviction{.score = counting_score{}, .budget = kv::per_lane{16}},
     };
-    auto held = kv::make_state(exec, policy, both);
-    auto plans = kv::make_plan(exec, policy, both);
+    auto [held, plans] = state_and_plan(exec, policy, both);
     for (int position = 0; position < 40; ++position) {
       looks = 0;
       kv::step(exec, policy, kv::signals{both.window.lanes}, both, held, plans, {.tokens = 1, .position = position},

@@ -1,20 +1,10 @@
 // Cache policies by name: a spec with sections steps as the typed policy that prints it.
 
-#include <doctest/doctest.h>
-
-#include <array>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <tuple>
-#include <vector>
-
-#include "support/allocation_counter.hpp"
-#include "support/error_of.hpp"
 #include "support/stepping.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 template <class Policy>

@@ -1,35 +1,13 @@
 // Evictions that record attention beside an admission: masses, and what is kept, are those of a lane written out, token
 // by token and in chunks.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
 #include "reference/gated_mass.hpp"
-#include "support/allocation_counter.hpp"
-#include "support/dice.hpp"
 #include "support/dual_engine.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
-namespace reference = kvpolicy_reference;
 using namespace kvpolicy_test;
-
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// How the engine tells attention.
 enum class telling { probabilities, queries };
@@ -116,7 +94,7 @@ class recording {
   /// Passes the attention of the latest forward, of `tokens` rows and of rows of drafts behind them, to the recorders.
   void observe(int tokens, int drafts, int begin, int end, bool born = true) {
     int const all = tokens + drafts;
-    position_.resize(size(all));
+    position_.resize(as_size(all));
     std::iota(position_.begin(), position_.end(), length);
     kv::lanes const in_window = both.window.lanes.layers_only(begin, end);
     kv::lanes const in_pages = both.pages.entries.lanes.layers_only(begin, end);
@@ -142,7 +120,7 @@ class recording {
   template <class Change>
   std::string said_to(Change const& change, int window_end = model.layers, int pages_end = model.layers) {
     position_.assign(1, length);
-    paid_.assign(size(engine.lanes()), std::vector<std::vector<reference::paid_attention>>(size(model.group())));
+    paid_.assign(as_size(engine.lanes()), std::vector<std::vector<reference::paid_attention>>(as_size(model.group())));
     kv::queries asked = queries(1);
     change(asked);
     return error_of([&] {
@@ -203,7 +181,7 @@ class recording {
       }
       std::vector<reference::matrix> asked;
       for (int h = 0; h < model.group(); ++h) asked.push_back(query_rows(one, h, tokens));
-      paid_.push_back(lanes[size(i)].forward(fresh, asked, [&](reference::row const& heads) {
+      paid_.push_back(lanes[as_size(i)].forward(fresh, asked, [&](reference::row const& heads) {
         double const sum = std::accumulate(heads.begin(), heads.end(), 0.0);
         if (group_ == kv::reduction::max) return *std::max_element(heads.begin(), heads.end());
         return group_ == kv::reduction::sum ? sum : sum / static_cast<double>(heads.size());
@@ -211,10 +189,11 @@ class recording {
     }
   }
   [[nodiscard]] reference::matrix query_rows(kv::lane one, int head, int tokens) const {
-    reference::matrix made(size(tokens));
+    reference::matrix made(as_size(tokens));
     for (int t = 0; t < tokens; ++t) {
       for (int d = 0; d < model.head_dim; ++d) {
-        made[size(t)].push_back(random.query(one.sequence, one.layer, one.head * model.group() + head, length + t, d));
+        made[as_size(t)].push_back(
+            random.query(one.sequence, one.layer, one.head * model.group() + head, length + t, d));
       }
     }
     return made;
@@ -234,9 +213,9 @@ class recording {
   }
 
   kv::gate gates(kv::lanes const& of, int tokens) {
-    gates_.resize(size(of.size() * tokens));
+    gates_.resize(as_size(of.size() * tokens));
     for (int i = 0; i < of.size(); ++i) {
-      for (int t = 0; t < tokens; ++t) gates_[size(i * tokens + t)] = random.gate(of.at(i), length + t);
+      for (int t = 0; t < tokens; ++t) gates_[as_size(i * tokens + t)] = random.gate(of.at(i), length + t);
     }
     kv::gate made;
     made.base = reinterpret_cast<std::byte const*>(gates_.data());
@@ -250,7 +229,7 @@ class recording {
 
   /// What each row pays to each entry, as the lanes written out say. A draft pays more than anything.
   kv::attention_probabilities probabilities(kv::lanes const& of, int all, std::vector<float>& memory) {
-    memory.assign(size(sequences_ * model.layers * model.query_heads * all * of.capacity), 100.0f);
+    memory.assign(as_size(sequences_ * model.layers * model.query_heads * all * of.capacity), 100.0f);
     kv::attention_probabilities made;
     made.base = reinterpret_cast<std::byte const*>(memory.data());
     made.row = 4 * of.capacity;
@@ -263,12 +242,12 @@ class recording {
     for (int i = 0; i < engine.lanes(); ++i) {
       kv::lane const one = of.at(i);
       for (int h = 0; h < model.group(); ++h) {
-        auto const& of_head = paid_[size(i)][size(h)];
+        auto const& of_head = paid_[as_size(i)][as_size(h)];
         for (std::size_t r = 0; r < of_head.size(); ++r) {
           auto* const to = const_cast<float*>(
               reinterpret_cast<float const*>(made.at(one, one.head * model.group() + h, static_cast<int>(r))));
           for (int e = 0; e < *of.count.row(one); ++e) {
-            auto const position = size(of.position.row(one)[e]);
+            auto const position = as_size(of.position.row(one)[e]);
             bool const is_seen = position < of_head[r].of_position.size();
             to[e] = is_seen ? static_cast<float>(of_head[r].of_position[position]) : 100.0f;
           }
@@ -280,8 +259,9 @@ class recording {
   }
 
   kv::queries queries(int all) {
-    query_.assign(size(sequences_ * model.layers * model.query_heads * all * model.head_dim), 0.0f);
-    lse_.assign(size(sequences_ * model.layers * model.query_heads * all), -50.0f);  // a draft pays more than anything
+    query_.assign(as_size(sequences_ * model.layers * model.query_heads * all * model.head_dim), 0.0f);
+    lse_.assign(as_size(sequences_ * model.layers * model.query_heads * all),
+                -50.0f);  // a draft pays more than anything
     kv::queries made;
     made.base = reinterpret_cast<std::byte const*>(query_.data());
     made.dims = model.head_dim;
@@ -300,10 +280,10 @@ class recording {
         int const layer = i / model.query_heads;
         int const head = i % model.query_heads;
         int const lane = (s * model.layers + layer) * model.kv_heads + head / model.group();
-        auto const& of_head = paid_[size(lane)][size(head % model.group())];
+        auto const& of_head = paid_[as_size(lane)][as_size(head % model.group())];
         for (int r = 0; r < all; ++r) {
-          if (size(r) < of_head.size()) {
-            lse_[to / size(model.head_dim)] = static_cast<float>(of_head[size(r)].lse);
+          if (as_size(r) < of_head.size()) {
+            lse_[to / as_size(model.head_dim)] = static_cast<float>(of_head[as_size(r)].lse);
           }
           for (int d = 0; d < model.head_dim; ++d) query_[to++] = random.query(s, layer, head, length + r, d);
         }
@@ -313,7 +293,7 @@ class recording {
   }
 
   void rows_of_sequences(kv::by_lane<int const>& to, int all) {
-    positions_.resize(size(sequences_ * all));
+    positions_.resize(as_size(sequences_ * all));
     for (int s = 0; s < sequences_; ++s) std::copy(position_.begin(), position_.end(), positions_.begin() + s * all);
     to = {positions_.data(), all, 0, 0};
   }
@@ -352,10 +332,10 @@ template <class Policy>
 void compare(recording<Policy> const& now) {
   for (int i = 0; i < static_cast<int>(now.lanes.size()); ++i) {
     RC_LOG() << "lane " << i << " after " << now.length << " tokens\n";
-    RC_ASSERT(now.positions(now.both.pages.entries, i) == positions_of(now.lanes[size(i)].pages()));
-    RC_ASSERT(now.positions(now.both.window, i) == positions_of(now.lanes[size(i)].window()));
-    compare(now.masses(true, i), now.lanes[size(i)].pages());
-    compare(now.masses(false, i), now.lanes[size(i)].window());
+    RC_ASSERT(now.positions(now.both.pages.entries, i) == positions_of(now.lanes[as_size(i)].pages()));
+    RC_ASSERT(now.positions(now.both.window, i) == positions_of(now.lanes[as_size(i)].window()));
+    compare(now.masses(true, i), now.lanes[as_size(i)].pages());
+    compare(now.masses(false, i), now.lanes[as_size(i)].window());
   }
 }
 
@@ -437,17 +417,17 @@ TEST_SUITE("step/recorded_attention") {
             kv::lane const one = now.both.window.lanes.at(i);
             std::vector<int> positions;
             for (int p = std::max(0, now.length - last); p < now.length; ++p) positions.push_back(p);
-            std::vector<reference::matrix> asked(size(model.group()));
+            std::vector<reference::matrix> asked(as_size(model.group()));
             for (int h = 0; h < model.group(); ++h) {
               for (int const p : positions) {
-                asked[size(h)].emplace_back();
+                asked[as_size(h)].emplace_back();
                 for (int d = 0; d < model.head_dim; ++d) {
-                  asked[size(h)].back().push_back(
+                  asked[as_size(h)].back().push_back(
                       now.random.query(one.sequence, one.layer, one.head * model.group() + h, p, d));
                 }
               }
             }
-            reference::gated_lane& lane = now.lanes[size(i)];
+            reference::gated_lane& lane = now.lanes[as_size(i)];
             reference::row const scores = lane.paid_to_pages(asked, positions);
             auto const forced = reference::ends(static_cast<int>(scores.size()), 0, last);
             lane.keep(reference::select(scores, forced, budget).kept);
@@ -467,7 +447,7 @@ TEST_SUITE("step/recorded_attention") {
     for (int t = 0; t < 40; ++t) {
       t % 7 == 3 ? now.chunk(3) : now.step();
       for (int i = 0; i < now.engine.lanes(); ++i) {
-        reference::gated_lane& lane = now.lanes[size(i)];
+        reference::gated_lane& lane = now.lanes[as_size(i)];
         reference::row scores;
         for (auto const& each : lane.pages()) {
           double sum = 0;

@@ -1,21 +1,11 @@
 // Admission, selection and eviction in one step: what they leave is what each by itself says, in the order written.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <vector>
-
-#include "support/allocation_counter.hpp"
-#include "support/dice.hpp"
 #include "support/dual_engine.hpp"
-#include "support/error_of.hpp"
 #include "support/stepping.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// What pages hold by definition: gates at the window's exit, then the lowest (t - p) log beta goes, t the newest.
@@ -23,7 +13,7 @@ std::vector<std::vector<int>> expected(int length, int window, float threshold, 
   std::vector<std::vector<int>> lanes(4);
   for (int t = 0; t < length; ++t) {
     for (int i = 0; i < 4; ++i) {
-      std::vector<int>& mine = lanes[static_cast<std::size_t>(i)];
+      std::vector<int>& mine = lanes[as_size(i)];
       int const leaves = t - window;
       if (leaves >= 0 && gate_of(i, leaves) >= threshold) mine.push_back(leaves);
       while (std::ssize(mine) > budget) {
@@ -50,17 +40,17 @@ TEST_SUITE("step") {
       now.step();
       auto const want = expected(now.length, 6, 0.4f, 20);
       for (int i = 0; i < 4; ++i) {
-        REQUIRE(now.pages_of(i) == want[static_cast<std::size_t>(i)]);
+        REQUIRE(now.pages_of(i) == want[as_size(i)]);
         kv::lane const this_lane = now.both.window.lanes.at(i);
-        for (int e = 0; e < std::ssize(want[static_cast<std::size_t>(i)]); ++e) {
+        for (int e = 0; e < std::ssize(want[as_size(i)]); ++e) {
           REQUIRE(dual_engine::true_rows(now.both.pages.entries, this_lane, e));
         }
       }
       REQUIRE(now.engine.held_pages() + now.engine.free_pages() == 400);
     }
     for (int i = 0; i < 4; ++i) {
-      std::vector<int> const& pages = now.read[static_cast<std::size_t>(i)];
-      CHECK(pages.size() == (i < 2 ? static_cast<std::size_t>(pages.back()) + 1 : 3u));  // layer 0 is dense
+      std::vector<int> const& pages = now.read[as_size(i)];
+      CHECK(pages.size() == (i < 2 ? as_size(pages.back()) + 1 : 3u));  // layer 0 is dense
       CHECK(pages.back() >= 4);
     }
     CHECK(now.told.evicted.logical_kept == 80);
@@ -99,9 +89,9 @@ TEST_SUITE("step") {
       auto const all = expected(alone.length, 6, 0.4f, 1 << 20);
       auto const some = expected(alone.length, 6, 0.4f, 20);
       for (int i = 0; i < 4; ++i) {
-        REQUIRE(alone.pages_of(i) == all[static_cast<std::size_t>(i)]);
-        REQUIRE(chosen.pages_of(i) == all[static_cast<std::size_t>(i)]);
-        REQUIRE(kept.pages_of(i) == some[static_cast<std::size_t>(i)]);
+        REQUIRE(alone.pages_of(i) == all[as_size(i)]);
+        REQUIRE(chosen.pages_of(i) == all[as_size(i)]);
+        REQUIRE(kept.pages_of(i) == some[as_size(i)]);
       }
     }
   }
@@ -189,8 +179,7 @@ TEST_SUITE("step") {
     kv::host_executor exec;
     kv::dual_cache both = engine.view();
     kv::cache& pages = both.pages.entries;
-    auto held = kv::make_state(exec, policy, pages);
-    auto plan = kv::make_plan(exec, policy, pages);
+    auto [held, plan] = state_and_plan(exec, policy, pages);
     std::vector<float> query(2 * 4 * 2 * 4, 1e-3f);
     std::vector<int> const position{1000, 1001};
     kv::recent_queries rows;

@@ -1,12 +1,8 @@
 #pragma once
 
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <vector>
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
-
-namespace kv = kvpolicy;
 
 struct dual_options {
   kv::shape model{.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 4};
@@ -25,20 +21,20 @@ class dual_engine {
   explicit dual_engine(dual_options const& how) : how_(how) {
     int const local = lanes() * how.rows / how.page;
     all_pages_ = local + how.pages + 1;
-    auto const floats = size(all_pages_) * size(how.page) * size(how.model.head_dim);
+    auto const floats = as_size(all_pages_) * as_size(how.page) * as_size(how.model.head_dim);
     k_.resize(floats);
     v_.resize(floats);
     for (int page = all_pages_ - 2; page >= local; --page) free_.push_back(page);
     free_count_ = how.pages;
-    table_.assign(size(lanes()) * size(row_pages()), sentinel());
-    held_.resize(size(lanes()));
-    count_.resize(size(lanes()));
-    position_.resize(size(lanes()) * size(how.bound));
-    window_position_.resize(size(how.sequences) * size(how.rows));
-    for (auto* each : {&window_count_, &oldest_, &in_flight_, &fresh_count_}) each->resize(size(how.sequences));
-    fresh_k_.resize(size(lanes()) * size(how.most_fresh) * size(how.model.head_dim));
+    table_.assign(as_size(lanes()) * as_size(row_pages()), sentinel());
+    held_.resize(as_size(lanes()));
+    count_.resize(as_size(lanes()));
+    position_.resize(as_size(lanes()) * as_size(how.bound));
+    window_position_.resize(as_size(how.sequences) * as_size(how.rows));
+    for (auto* each : {&window_count_, &oldest_, &in_flight_, &fresh_count_}) each->resize(as_size(how.sequences));
+    fresh_k_.resize(as_size(lanes()) * as_size(how.most_fresh) * as_size(how.model.head_dim));
     fresh_v_ = fresh_k_;
-    fresh_position_.resize(size(how.sequences) * size(how.most_fresh));
+    fresh_position_.resize(as_size(how.sequences) * as_size(how.most_fresh));
   }
   dual_engine(dual_engine const&) = delete;
   dual_engine& operator=(dual_engine const&) = delete;
@@ -91,13 +87,14 @@ class dual_engine {
 
   /// A chunk of rows outside of the cache: so many tokens of each sequence, from its position on.
   kv::cache chunk(int tokens, int position) {
-    return chunk(std::vector<int>(size(how_.sequences), tokens), std::vector<int>(size(how_.sequences), position));
+    return chunk(std::vector<int>(as_size(how_.sequences), tokens),
+                 std::vector<int>(as_size(how_.sequences), position));
   }
   kv::cache chunk(std::vector<int> const& tokens, std::vector<int> const& position) {
     fresh_count_ = tokens;
     for (int s = 0; s < how_.sequences; ++s) {
       auto const first = fresh_position_.begin() + s * how_.most_fresh;
-      std::iota(first, first + tokens[size(s)], position[size(s)]);
+      std::iota(first, first + tokens[as_size(s)], position[as_size(s)]);
     }
     std::int64_t const row = std::int64_t{how_.model.head_dim} * 4;
     auto const plane = [&](std::vector<float>& of) {
@@ -119,8 +116,8 @@ class dual_engine {
                    .where = kv::identity_map(how_.most_fresh, how_.sequences)};
     for (int i = 0; i < lanes(); ++i) {
       kv::lane const this_lane = made.lanes.at(i);
-      for (int e = 0; e < tokens[size(this_lane.sequence)]; ++e)
-        write(made, this_lane, e, position[size(this_lane.sequence)] + e);
+      for (int e = 0; e < tokens[as_size(this_lane.sequence)]; ++e)
+        write(made, this_lane, e, position[as_size(this_lane.sequence)] + e);
     }
     return made;
   }
@@ -174,7 +171,6 @@ class dual_engine {
 
  private:
   [[nodiscard]] int lanes_of_one() const { return how_.model.layers * how_.model.kv_heads; }
-  static std::size_t size(int n) { return static_cast<std::size_t>(n); }
   static float mark(kv::lane this_lane, int position, int d, bool key) {
     int const lane = this_lane.sequence * 16 + this_lane.layer * 4 + this_lane.head;
     return static_cast<float>(position % 8192 * 128 + lane * 2 + (key ? 1 : 0)) + 0.0625f * static_cast<float>(d);

@@ -1,26 +1,14 @@
 #pragma once
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "support/device.hpp"
 #include "support/dual_engine.hpp"
-#include "support/error_of.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
 /// After this the host may read what an executor wrote.
 inline void settle(kv::host_executor&) {}
 inline void settle(device_executor& device) { device.check(); }
-
-inline std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// One number for each lane and position: at the threshold, on either side of it, or none.
 inline float gate_of(kv::lane this_lane, int position) {
@@ -50,14 +38,14 @@ class side {
         plans_(kv::make_plan(exec, policy, both)),
         of_fresh_(kv::make_state(exec, policy, engine->chunk(0, 0))),
         decided_(kv::make_plan(exec, policy, engine->chunk(0, 0))),
-        gates_(size(engine->lanes() * most)),
+        gates_(as_size(engine->lanes() * most)),
         told_(1),
-        length(size(how.sequences)) {}
+        length(as_size(how.sequences)) {}
 
   void step(std::vector<int> const& tokens, bool counts = true) {
     promote(tokens, counts);
     first_ = length;
-    for (int s = 0; s < how_.sequences; ++s) write(s, tokens[size(s)], false);
+    for (int s = 0; s < how_.sequences; ++s) write(s, tokens[as_size(s)], false);
     tell(both.window.lanes, held.window, tokens);
   }
 
@@ -74,10 +62,10 @@ class side {
   void speculate(std::vector<int> const& drafts, std::vector<int> const& accepted) {
     first_ = length;
     for (int s = 0; s < how_.sequences; ++s) {
-      if (drafts[size(s)] == 0) continue;
-      write(s, drafts[size(s)], true);
-      roll_back(s, first_[size(s)] + accepted[size(s)]);
-      kv::commit(exec_, both.window, s, accepted[size(s)]);
+      if (drafts[as_size(s)] == 0) continue;
+      write(s, drafts[as_size(s)], true);
+      roll_back(s, first_[as_size(s)] + accepted[as_size(s)]);
+      kv::commit(exec_, both.window, s, accepted[as_size(s)]);
       settle(exec_);
     }
     tell(both.window.lanes, held.window, accepted);
@@ -93,27 +81,27 @@ class side {
                told_.data());
     settle(exec_);
     note_decision();
-    for (int s = 0; s < how_.sequences; ++s) length[size(s)] += tokens[size(s)];
+    for (int s = 0; s < how_.sequences; ++s) length[as_size(s)] += tokens[as_size(s)];
   }
 
   void roll_back(int sequence, int position) {
     kv::truncate(exec_, both, held, sequence, position);
     settle(exec_);
-    length[size(sequence)] = std::min(length[size(sequence)], position);
+    length[as_size(sequence)] = std::min(length[as_size(sequence)], position);
   }
 
   /// Tokens of a sequence, appended and written without making room.
   void write(int sequence, int tokens, bool drafts) {
-    kv::append(exec_, both.window, held.window, {sequence, tokens, length[size(sequence)], drafts});
+    kv::append(exec_, both.window, held.window, {sequence, tokens, length[as_size(sequence)], drafts});
     settle(exec_);
     int const count = *both.window.lanes.count.row({sequence, 0, 0});
     for (int i = 0; i < engine->lanes(); ++i) {
       kv::lane const this_lane = both.window.lanes.at(i);
       for (int t = 0; this_lane.sequence == sequence && t < tokens; ++t) {
-        dual_engine::write(both.window, this_lane, count - tokens + t, length[size(sequence)] + t);
+        dual_engine::write(both.window, this_lane, count - tokens + t, length[as_size(sequence)] + t);
       }
     }
-    length[size(sequence)] += tokens;
+    length[as_size(sequence)] += tokens;
   }
 
   /// The latest decision about entries that left: its numbers, or nothing if it was refused.
@@ -180,8 +168,8 @@ class side {
     counts_ = tokens;
     for (int i = 0; i < engine->lanes(); ++i) {
       kv::lane const one = batch.at(i);
-      for (int t = 0; t < tokens[size(one.sequence)]; ++t) {
-        gates_[size(i * most + t)] = gate_of(one, first_[size(one.sequence)] + t);
+      for (int t = 0; t < tokens[as_size(one.sequence)]; ++t) {
+        gates_[as_size(i * most + t)] = gate_of(one, first_[as_size(one.sequence)] + t);
       }
     }
     kv::gate fresh;

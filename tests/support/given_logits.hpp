@@ -1,18 +1,9 @@
 #pragma once
 
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <vector>
-
 #include "reference/attention.hpp"
-#include "support/dice.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
-
-namespace kv = kvpolicy;
-namespace reference = kvpolicy_reference;
 
 /// A scale, a cap and sinks of a model, as the library and as the reference are told of them. The memory of the sinks
 /// has a gap after each layer.
@@ -47,7 +38,7 @@ class given_logits {
     lane.soft_cap = static_cast<double>(options_.soft_cap);
     for (int h = 0; h < model_.group() && !sinks_.empty(); ++h) {
       int const at = this_lane.layer * stride() + this_lane.head * model_.group() + h;
-      lane.sinks.push_back(static_cast<double>(sinks_[static_cast<std::size_t>(at)]));
+      lane.sinks.push_back(static_cast<double>(sinks_[as_size(at)]));
     }
   }
 

@@ -1,18 +1,7 @@
 // Results of kernels folded into a number, so that a kernel that is written anew gives what the one before it gave.
 #pragma once
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/core/codec.hpp>
-#include <kvpolicy/ops/host/executor.hpp>
-#include <limits>
-#include <span>
-#include <vector>
-
-#include "support/dice.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -39,10 +28,10 @@ class folded {
 /// Bytes of rows of any element: every exponent, denormal numbers, and rarely infinities and NaN. Finite ones are below
 /// 2 and not near zero.
 inline std::vector<std::byte> any_rows(dice& random, kvpolicy::codec element, std::size_t numbers, bool finite) {
-  std::vector<std::byte> made(numbers * static_cast<std::size_t>(kvpolicy::bytes_of(element)));
+  std::vector<std::byte> made(numbers * as_size(kvpolicy::bytes_of(element)));
   for (std::byte& each : made) each = static_cast<std::byte>(random.below(256));
   for (std::size_t i = 0; finite && i < numbers; ++i) {
-    auto const width = static_cast<std::size_t>(kvpolicy::bytes_of(element));
+    auto const width = as_size(kvpolicy::bytes_of(element));
     std::byte& top = made[i * width + width - 1];
     top &= std::byte{0xBF};
     if (element == kvpolicy::codec::f16) top |= std::byte{0x20};

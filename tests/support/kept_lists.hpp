@@ -1,10 +1,7 @@
 // What a policy keeps in one decision by the keys of a cache.
 #pragma once
 
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -18,5 +15,19 @@ std::vector<std::vector<int>> kept_lists(kv::host_executor& exec, Policy const& 
   for (int s = 0; s < plan.keep().segments(); ++s) lists.push_back(listed(plan.keep(), s));
   return lists;
 }
+
+/// A cache that policies decide about.
+struct decided_cache {
+  explicit decided_cache(mock_options const& how) : cache(how) {}
+
+  mock_cache cache;
+  kv::host_executor exec;
+  kv::cache view = cache.view();
+
+  template <class Policy>
+  std::vector<std::vector<int>> kept(Policy const& policy) {
+    return kept_lists(exec, policy, view);
+  }
+};
 
 }  // namespace kvpolicy_test

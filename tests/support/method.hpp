@@ -11,20 +11,10 @@
 //   };
 #pragma once
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
 #include "reference/selection.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
-
-namespace kv = kvpolicy;
-namespace reference = kvpolicy_reference;
 
 /// The entries of one lane, oldest first.
 struct told_of_lane {
@@ -45,7 +35,7 @@ class told_lanes {
   static constexpr int lanes = 4, dims = 4;
 
   explicit told_lanes(int bound)
-      : bound_(bound), position_(size(lanes * bound)), keys_(size(lanes * bound * dims)), values_(keys_) {
+      : bound_(bound), position_(as_size(lanes * bound)), keys_(as_size(lanes * bound * dims)), values_(keys_) {
     told.resize(lanes);
   }
 
@@ -57,16 +47,16 @@ class told_lanes {
     kv::append(exec, now, state, {.tokens = tokens, .position = more[0].positions.front()});
     std::vector<float> log_beta, born;
     for (int s = 0; s < lanes; ++s) {
-      told_of_lane const& one = more[size(s)];
+      told_of_lane const& one = more[as_size(s)];
       for (int e = 0; e < tokens; ++e) {
-        log_beta.push_back(static_cast<float>(one.log_beta[size(e)]));
-        born.push_back(static_cast<float>(one.born[size(e)]));
+        log_beta.push_back(static_cast<float>(one.log_beta[as_size(e)]));
+        born.push_back(static_cast<float>(one.born[as_size(e)]));
         for (int d = 0; d < dims; ++d) {
           int const row = (s / 2 * bound_ + count_[s] - tokens + e) * 2 + s % 2;  // all heads of a token in turn
-          keys_[size(row * dims + d)] = static_cast<float>(one.keys[size(e)][size(d)]);
+          keys_[as_size(row * dims + d)] = static_cast<float>(one.keys[as_size(e)][as_size(d)]);
         }
       }
-      told_of_lane& to = told[size(s)];
+      told_of_lane& to = told[as_size(s)];
       to.positions.insert(to.positions.end(), one.positions.begin(), one.positions.end());
       to.log_beta.insert(to.log_beta.end(), one.log_beta.begin(), one.log_beta.end());
       to.born.insert(to.born.end(), one.born.begin(), one.born.end());
@@ -90,7 +80,6 @@ class told_lanes {
   std::vector<told_of_lane> told;
 
  private:
-  static std::size_t size(int n) { return static_cast<std::size_t>(n); }
   static kv::entry_numbers numbers(std::vector<float> const& of, int tokens) {
     return {.base = reinterpret_cast<std::byte const*>(of.data()),
             .layer = std::int64_t{8} * tokens,

@@ -34,6 +34,11 @@ inline void fill(mock_cache& cache, bool drafts) {
   }
 }
 
+/// A cache that is filled at once.
+struct filled_cache : mock_cache {
+  explicit filled_cache(mock_options const& how, bool drafts = true) : mock_cache(how) { fill(*this, drafts); }
+};
+
 /// Query rows of every sequence, layer and query head, with strides of their own; a ring if `bound` exceeds the
 /// rows.
 class mock_queries {

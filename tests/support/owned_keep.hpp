@@ -33,4 +33,32 @@ class owned_keep {
   kv::keep_set keep_;
 };
 
+/// Keep sets by hand: one list of ordinals a segment.
+class listed_keep {
+ public:
+  listed_keep(kv::lanes const& batch, kv::granularity decides, std::vector<std::vector<int>> const& lists) {
+    offset_.push_back(0);
+    for (auto const& some : lists) {
+      ordinal_.insert(ordinal_.end(), some.begin(), some.end());
+      offset_.push_back(static_cast<std::int64_t>(ordinal_.size()));
+    }
+    for (int segment = 0; segment < kv::segments(batch, decides); ++segment) {
+      seen_.push_back(batch.committed(batch.at(kv::first_lane(batch, decides, segment))));
+    }
+    keep_.lanes = batch;
+    keep_.decides = decides;
+    keep_.indptr = offset_.data();
+    keep_.indices = ordinal_.data();
+    keep_.entry_count = seen_.data();
+  }
+  listed_keep(listed_keep const&) = delete;
+  listed_keep& operator=(listed_keep const&) = delete;
+  [[nodiscard]] kv::keep_set const& view() const { return keep_; }
+
+ private:
+  std::vector<std::int64_t> offset_;
+  std::vector<int> ordinal_, seen_;
+  kv::keep_set keep_;
+};
+
 }  // namespace kvpolicy_test

@@ -10,6 +10,19 @@ namespace kvpolicy_test {
 
 namespace kv = kvpolicy;
 
+/// Lanes whose counts lie one after another, and so do their rows of positions.
+inline kv::lanes lanes_over(std::vector<int>& count, std::vector<int>& position, int sequences, int layers, int heads,
+                            int bound, int* in_flight = nullptr) {
+  std::int64_t const layer = heads, sequence = std::int64_t{layers} * heads;
+  return {.sequences = sequences,
+          .layer_end = layers,
+          .heads = heads,
+          .capacity = bound,
+          .count = {count.data(), sequence, layer, 1},
+          .position = {position.data(), sequence * bound, layer * bound, bound},
+          .in_flight = in_flight};
+}
+
 /// Lanes without a cache: so many entries in each, at the even positions.
 class owned_lanes {
  public:
@@ -18,14 +31,7 @@ class owned_lanes {
     for (std::size_t lane = 0; lane < count_.size(); ++lane) {
       for (int e = 0; e < bound; ++e) position_.push_back(2 * e);
     }
-    lanes_ = {.sequences = sequences,
-              .layer_begin = 0,
-              .layer_end = layers,
-              .heads = heads,
-              .capacity = bound,
-              .count = {count_.data(), std::int64_t{layers} * heads, heads, 1},
-              .position = {position_.data(), std::int64_t{layers} * heads * bound, std::int64_t{heads} * bound, bound},
-              .in_flight = in_flight_.data()};
+    lanes_ = lanes_over(count_, position_, sequences, layers, heads, bound, in_flight_.data());
   }
   explicit owned_lanes(int count) : owned_lanes(1, 1, 1, count > 0 ? count : 1, {count}) {}
   owned_lanes(owned_lanes const&) = delete;

@@ -1,26 +1,21 @@
 #pragma once
 
 #include <barrier>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <memory>
-#include <thread>
-#include <vector>
+
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
-
-namespace kv = kvpolicy;
 
 /// Tensor-parallel ranks as threads of one process. Every rank adds up the same numbers in the same order, so that all
 /// have the same bits.
 class rank_group {
  public:
-  explicit rank_group(int ranks) : given_(static_cast<std::size_t>(ranks)), all_there_(ranks) {}
+  explicit rank_group(int ranks) : given_(as_size(ranks)), all_there_(ranks) {}
 
   [[nodiscard]] int ranks() const { return static_cast<int>(given_.size()); }
 
   void all_reduce(int rank, float* values, std::size_t count) {
-    given_[static_cast<std::size_t>(rank)] = values;
+    given_[as_size(rank)] = values;
     all_there_.arrive_and_wait();
     std::vector<float> sums(count);
     for (std::size_t i = 0; i < count; ++i) {

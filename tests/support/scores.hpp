@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
 #include <ostream>
 #include <span>
@@ -49,6 +50,13 @@ inline comparison compare(std::span<float const> actual, reference::row const& e
     }
   }
   return {};
+}
+
+/// Bit for bit the same, but that any NaN is like any other.
+inline bool same_bits(std::span<float const> a, std::span<float const> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
+    return std::memcmp(&x, &y, sizeof x) == 0 || (std::isnan(x) && std::isnan(y));
+  });
 }
 
 /// True if a keep set is what `scores` (in double) say, but for pairs of scores closer than the tolerance: every forced

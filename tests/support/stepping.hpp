@@ -2,11 +2,8 @@
 // written.
 #pragma once
 
-#include <kvpolicy/kvpolicy.hpp>
-#include <type_traits>
-#include <vector>
-
 #include "support/dual_engine.hpp"
+#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -42,15 +39,14 @@ void step_without_window(Policy const& policy, Visit const& visit) {
   for (int i = 0; i < 4; ++i) {
     for (int page = 0; page < 32; ++page) both.pages.table.row(all.lanes.at(i))[page] = 4 + i * 32 + page;
   }
-  auto state = kv::make_state(exec, policy, all);
-  auto plans = kv::make_plan(exec, policy, all);
+  auto [state, plans] = state_and_plan(exec, policy, all);
   for (int t = 0; t < 60; ++t) {
     kv::step(exec, policy, kv::signals{all.lanes}, all, state, plans, {.tokens = 1, .position = t}, [&] {
       std::vector<float> betas(4);
       for (int i = 0; i < 4; ++i) {
         kv::lane const this_lane = all.lanes.at(i);
         dual_engine::write(all, this_lane, *all.lanes.count.row(this_lane) - 1, t);
-        betas[static_cast<std::size_t>(i)] = log_beta_of(i, t);
+        betas[as_size(i)] = log_beta_of(i, t);
       }
       kv::observe(exec, policy, kv::signals{all.lanes, newest_numbers<kv::log_beta>(betas)}, state);
     });
@@ -95,7 +91,7 @@ class stepping {
  private:
   template <class Signal>
   Signal numbers(float (*of)(int, int), std::vector<float>& values) {
-    for (int i = 0; i < engine.lanes(); ++i) values[static_cast<std::size_t>(i)] = of(i, length);
+    for (int i = 0; i < engine.lanes(); ++i) values[as_size(i)] = of(i, length);
     return newest_numbers<Signal>(values);
   }
 

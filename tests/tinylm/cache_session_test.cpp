@@ -3,13 +3,8 @@
 
 #include "tinylm/cache_session.hpp"
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <functional>
-#include <random>
-
 #include "fixture.hpp"
+#include "support/test.hpp"
 
 namespace {
 

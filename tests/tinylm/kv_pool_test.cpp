@@ -1,14 +1,6 @@
 #include "tinylm/kv_pool.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <kvpolicy/kvpolicy.hpp>
-#include <memory>
-#include <set>
-
-#include "support/dice.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 

@@ -1,6 +1,5 @@
-#include <doctest/doctest.h>
-
 #include "fixture.hpp"
+#include "support/test.hpp"
 
 namespace {
 

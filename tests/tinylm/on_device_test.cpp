@@ -1,13 +1,7 @@
 // A whole generation whose policy runs on a device, beside the same one on the host: equal caches, equal text.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <iterator>
-#include <memory>
-#include <vector>
-
 #include "support/device.hpp"
+#include "support/test.hpp"
 #include "tinylm/cache_session.hpp"
 #include "tinylm/fixture.hpp"
 

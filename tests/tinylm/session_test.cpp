@@ -1,8 +1,5 @@
-#include <doctest/doctest.h>
-
-#include <optional>
-
 #include "fixture.hpp"
+#include "support/test.hpp"
 
 namespace tinylm_test {
 

@@ -1,8 +1,5 @@
 // The nine consumers that the vocabulary must carry, compiled and, as far as they compute, run.
-#include <doctest/doctest.h>
-
-#include <cmath>
-
+#include "support/test.hpp"
 #include "vocabulary/erased.hpp"
 #include "vocabulary/graph_capture.hpp"
 #include "vocabulary/h2o_decode.hpp"

@@ -1,20 +1,11 @@
 // attention_mass: bits on every instruction set. Sums of products differ among them.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/ops/host/attention_mass.hpp>
-#include <span>
-#include <vector>
-
 #include "support/golden.hpp"
+#include "support/test.hpp"
 
 namespace golden_attention_test {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
 
 struct lane_options {
   int entries, dims, heads, rows;
@@ -27,17 +18,17 @@ struct lane_options {
 
 /// The mass of one lane, whose rows see more and more of its entries.
 void add_mass(folded& all, dice& random, kv::isa level, lane_options const& of, kv::attention_mass_options const& how) {
-  auto const n = static_cast<std::size_t>(of.entries), dims = static_cast<std::size_t>(of.dims);
-  auto const every = static_cast<std::size_t>(of.heads * of.rows);
+  auto const n = as_size(of.entries), dims = as_size(of.dims);
+  auto const every = as_size(of.heads * of.rows);
   std::int64_t const key = of.dims * kv::bytes_of(of.element) + of.gap;
   std::int64_t const row = of.dims * kv::bytes_of(of.row_element);
-  auto const extra = static_cast<std::size_t>(of.gap) * n;
+  auto const extra = as_size(of.gap) * n;
   std::vector<std::byte> keys = any_rows(random, of.element, n * dims + extra, of.plain);
   std::vector<std::byte> const queries = any_rows(random, of.row_element, every * dims, true);
-  std::vector<int> position(n), at(static_cast<std::size_t>(of.rows));
+  std::vector<int> position(n), at(as_size(of.rows));
   for (std::size_t e = 0; e < n; ++e) position[e] = static_cast<int>(e);
-  for (int r = 0; r < of.rows; ++r) at[static_cast<std::size_t>(r)] = of.entries * (r + 1) / of.rows - 1;
-  std::vector<float> lse(every), mass(n + 3, 0.5f), sinks(static_cast<std::size_t>(of.heads), 0.25f);
+  for (int r = 0; r < of.rows; ++r) at[as_size(r)] = of.entries * (r + 1) / of.rows - 1;
+  std::vector<float> lse(every), mass(n + 3, 0.5f), sinks(as_size(of.heads), 0.25f);
   for (float& each : lse) each = static_cast<float>(random.real(4) + 3);
   int count = of.entries;
   kv::lanes const lanes{

@@ -1,21 +1,11 @@
 // Edits of lists, rows and numbers of entries: bits on every instruction set.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <numeric>
-#include <span>
-#include <vector>
-
 #include "support/golden.hpp"
-#include "support/scratch.hpp"
+#include "support/test.hpp"
 
 namespace golden_edits_test {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
 
 constexpr int lanes = 4;  // two layers of two heads
 
@@ -29,20 +19,20 @@ kv::by_lane<T> rows_of(std::vector<T>& all) {
 struct model {
   model(int entries, int drafts, int units, int percent, dice& random)
       : bound(entries + drafts),
-        list(std::size_t{lanes} * static_cast<std::size_t>(bound)),
+        list(std::size_t{lanes} * as_size(bound)),
         position(list.size()),
         numbers(list.size()),
         bytes(3 * list.size()),
         counts(lanes, bound),
         order(lanes),
-        rows(any_rows(random, kv::codec::bf16, std::size_t{8} * lanes * static_cast<std::size_t>(units), false)),
-        mask(4 * std::size_t{lanes} * static_cast<std::size_t>(units)),
+        rows(any_rows(random, kv::codec::bf16, std::size_t{8} * lanes * as_size(units), false)),
+        mask(4 * std::size_t{lanes} * as_size(units)),
         in_flight(drafts) {
     for (int i = 0; i < lanes; ++i) {
       std::vector<int> const slots = random.permutation(units);
       for (int e = 0; e < bound; ++e) {
-        auto const at = static_cast<std::size_t>(i * bound + e);
-        list[at] = slots[static_cast<std::size_t>(e)];
+        auto const at = as_size(i * bound + e);
+        list[at] = slots[as_size(e)];
         position[at] = 2 * e + i;
         numbers[at] = random.below(1000);
         if (e < entries && random.chance(percent)) kept.push_back(e);

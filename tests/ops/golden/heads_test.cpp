@@ -1,23 +1,11 @@
 // Gates, residual heads and the sums of features: bits on every instruction set.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/host/retention_gates.hpp>
-#include <kvpolicy/ops/host/write_gates.hpp>
-#include <span>
-#include <vector>
-
 #include "support/golden.hpp"
+#include "support/test.hpp"
 
 namespace golden_heads_test {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Weights, one tensor after another. They stay where they are.
 struct drawn {
@@ -29,7 +17,7 @@ struct drawn {
     for (float& each : all) each = static_cast<float>(random.real(0.3));
   }
   float* take(int floats) {
-    next += at(floats);
+    next += as_size(floats);
     return all.data() + next - floats;
   }
 };
@@ -45,7 +33,7 @@ std::uint64_t of_gates(kv::isa level) {
         auto const last = from.take(2), norm = from.take(dims);
         kv::write_gate_weights const writing{1, 1, dims, hidden, norm, norm, fc1, bias, fc2, last};
         kv::retention_gate_weights const keeping{1, 2, dims, hidden, fc1, bias, fc2, last};
-        std::vector<std::byte> const rows = any_rows(from.random, kv::codec::bf16, at(entries * dims), true);
+        std::vector<std::byte> const rows = any_rows(from.random, kv::codec::bf16, as_size(entries * dims), true);
         kv::plane const plane{.base = const_cast<std::byte*>(rows.data()),
                               .element = kv::codec::bf16,
                               .channels = dims,
@@ -56,7 +44,7 @@ std::uint64_t of_gates(kv::isa level) {
         hidden_of.base = rows.data(), hidden_of.dims = dims, hidden_of.element = kv::codec::bf16,
         hidden_of.row = 2 * std::int64_t{dims};
         std::vector<int> count{entries, entries};
-        std::vector<float> out(at(2 * entries));
+        std::vector<float> out(as_size(2 * entries));
         kv::lanes lanes{.layer_end = 1, .heads = 1, .capacity = entries, .count = {count.data(), 0, 0, 1}};
         kv::host_executor exec(1, level);
         kv::ops::write_gates.reserve(exec, writing);
@@ -87,9 +75,8 @@ std::uint64_t of_heads(kv::isa level) {
       head.w_v = from.take(width * dims), head.w_v_bias = from.take(width);
       head.fc1 = from.take(inner * (phi + width)), head.fc1_bias = from.take(inner);
       head.fc2 = from.take(inner), head.fc2_bias = from.take(1);
-      std::vector<std::byte> numbers = any_rows(from.random, kv::codec::f16, at(3 * entries * dims), true);
-      std::vector<int> position;
-      for (int e = 0; e < entries; ++e) position.push_back(e);
+      std::vector<std::byte> numbers = any_rows(from.random, kv::codec::f16, as_size(3 * entries * dims), true);
+      std::vector<int> position = up_to(entries);
       int count = entries;
       kv::cache in;
       in.lanes = {.layer_end = 1, .heads = 3, .capacity = entries, .count = {&count}, .position = {position.data()}};
@@ -99,7 +86,8 @@ std::uint64_t of_heads(kv::isa level) {
       kv::turn_queries turn;
       turn.base = reinterpret_cast<std::byte const*>(from.take(3 * dims)), turn.element = kv::codec::f32;
       turn.dims = dims, turn.heads = 3, turn.rows = 1, turn.head = turn.row = 4 * std::int64_t{dims};
-      std::vector<float> features(at((entries + 1) * dims)), scores(entries, 0.25f), sums(at(entries * dims * 3));
+      std::vector<float> features(as_size((entries + 1) * dims)), scores(entries, 0.25f),
+          sums(as_size(entries * dims * 3));
       scores[9] = -std::numeric_limits<float>::infinity();
       kv::score_view const out = kv::contiguous_scores(in.lanes, kv::granularity::sequence, scores.data(), entries);
       kv::token_features const tokens{features.data(), dims, entries};
@@ -113,9 +101,9 @@ std::uint64_t of_heads(kv::isa level) {
       count = entries;
       kv::ops::feature_sums(exec, kv::keys_of(in), turn, recorded, out, tokens);
       all.add(std::span<float const>(features));
-      std::vector<float> scratch(at(kv::ops::residual_t::scratch_floats(head, entries)));
-      std::vector<int> places(at(span + 1));
-      for (int r = 0; r < span; ++r) places[at(r)] = 3 + r;
+      std::vector<float> scratch(as_size(kv::ops::residual_t::scratch_floats(head, entries)));
+      std::vector<int> places(as_size(span + 1));
+      for (int r = 0; r < span; ++r) places[as_size(r)] = 3 + r;
       turn.rows = span, turn.position = {places.data()};
       kv::ops::residual(exec, tokens, turn, head, kv::residual_options{span + 1, true}, out, scratch.data());
       all.add(std::span<float const>(scores));

@@ -1,34 +1,21 @@
 // Norms, lowest scores, passes over slots and lists of ordinals: bits on every instruction set.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/ops/host/kernels/listing.hpp>
-#include <kvpolicy/ops/host/kernels/lowest.hpp>
-#include <kvpolicy/ops/host/kernels/norms.hpp>
-#include <kvpolicy/ops/host/kernels/slots.hpp>
-#include <limits>
-#include <span>
-#include <vector>
-
 #include "support/golden.hpp"
+#include "support/test.hpp"
 
 namespace golden_passes_test {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
 
 std::uint64_t of_norms(kv::isa simd_level, kv::codec element) {
   kv::detail::norms_kernels const& kernels = kv::detail::norms_of_isa[simd_level];
   folded all;
   dice random(3);
-  auto const width = static_cast<std::size_t>(kv::bytes_of(element));
+  auto const width = as_size(kv::bytes_of(element));
   for (bool const finite : {true, false}) {
     for (int dims = 1; dims <= 200; ++dims) {
       for (int const count : {1, 3, 4, 8, 16}) {
-        auto const rows = static_cast<std::size_t>(count), row = static_cast<std::size_t>(dims);
+        auto const rows = as_size(count), row = as_size(dims);
         std::vector<std::byte> const numbers = any_rows(random, element, rows * row, finite);
         std::vector<std::byte const*> at(rows);
         for (std::size_t r = 0; r < rows; ++r) at[r] = numbers.data() + r * row * width;
@@ -52,7 +39,7 @@ std::uint64_t of_lowest(kv::isa simd_level) {
        {1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 200, 1023, 1024, 1025, 2500, 4097}) {
     for (int const distinct : {1, 2, 5, 100000}) {
       for (int const nan_percent : {0, 0, 2}) {
-        std::vector<float> scores(static_cast<std::size_t>(count) + 16);
+        std::vector<float> scores(as_size(count) + 16);
         std::vector<int> const position = random.permutation(count);
         for (std::size_t e = 0; e < scores.size(); ++e) {
           scores[e] = static_cast<float>(random.below(distinct)) / 7.0f - 3.0f;
@@ -82,7 +69,7 @@ std::uint64_t of_slots(kv::isa simd_level) {
   for (int count = 0; count < 300; count += count < 70 ? 1 : 37) {
     for (int const percent : {0, 3, 50, 97, 100}) {
       for (bool const gaps : {false, true}) {
-        auto const entries = static_cast<std::size_t>(count);
+        auto const entries = as_size(count);
         std::vector<unsigned char> marks(entries + 3);
         std::vector<int> slot(entries), position(entries), numbers(entries);
         int next = 0;
@@ -93,15 +80,15 @@ std::uint64_t of_slots(kv::isa simd_level) {
           next += gaps && random.chance(30) ? 1 + random.below(3) : 1;
           numbers[e] = random.below(3 * count + 3) - 1;
         }
-        std::vector<int> map(static_cast<std::size_t>(next) + 3, -5);
-        for (std::size_t e = 0; e < entries; ++e) map[static_cast<std::size_t>(position[e])] = slot[e];
+        std::vector<int> map(as_size(next) + 3, -5);
+        for (std::size_t e = 0; e < entries; ++e) map[as_size(position[e])] = slot[e];
         all.add(kernels.inside(numbers.data(), count, static_cast<unsigned>(3 * count), 5) ? 1 : 0);
         all.add(kernels.inside(slot.data(), count, static_cast<unsigned>(2 * count + 1), -1) ? 1 : 0);
         all.add(kernels.ascends(numbers.data(), count) ? 1 : 0);
         all.add(kernels.ascends(position.data(), count) ? 1 : 0);
         all.add(kernels.matches_map(slot.data(), position.data(), count, map.data()) ? 1 : 0);
         std::vector<int> anywhere(2 * entries + 17);
-        for (std::size_t e = 0; e < entries; ++e) anywhere[static_cast<std::size_t>(slot[e])] = position[e];
+        for (std::size_t e = 0; e < entries; ++e) anywhere[as_size(slot[e])] = position[e];
         all.add(kernels.matches_map(position.data(), slot.data(), count, anywhere.data()) ? 1 : 0);
         all.add(kv::detail::count_set(marks.data(), count));
         std::vector<unsigned char> bytes(2 * entries + 8);
@@ -114,9 +101,9 @@ std::uint64_t of_slots(kv::isa simd_level) {
           std::vector<unsigned char> units(2 * entries + 8);
           kernels.partition(marks.data(), count, gone, list.data(), in_place ? list.data() : kept.data(),
                             dropped.data(), units.data());
-          auto const left = static_cast<std::size_t>(count - gone);
+          auto const left = as_size(count - gone);
           all.add(std::span<int const>(in_place ? list : kept).first(left));
-          all.add(std::span<int const>(dropped).first(static_cast<std::size_t>(gone)));
+          all.add(std::span<int const>(dropped).first(as_size(gone)));
           all.add(std::span<unsigned char const>(units));
         }
         std::vector<int> taken(entries, -9);
@@ -138,7 +125,7 @@ std::uint64_t of_lists(kv::isa simd_level) {
   dice random(6);
   for (int count = 1; count < 400; count += count < 140 ? 1 : 37) {
     for (int const percent : {0, 3, 50, 97, 100}) {
-      auto const entries = static_cast<std::size_t>(count);
+      auto const entries = as_size(count);
       std::vector<int> position(entries), rows(entries, -3);
       std::vector<std::uint32_t> bits(entries / 32 + 1);
       std::vector<unsigned char> marks(entries);
@@ -152,16 +139,16 @@ std::uint64_t of_lists(kv::isa simd_level) {
       }
       all.add(kv::detail::listing_of_isa[simd_level].rows(position.data(), count, 0, rows.data()));
       all.add(std::span<int const>(rows));
-      std::vector<int> ordinals(static_cast<std::size_t>(listed) + 1, -3);
+      std::vector<int> ordinals(as_size(listed) + 1, -3);
       kv::detail::listing_of_isa[simd_level].bits(bits.data(), count, listed, ordinals.data());
       all.add(std::span<int const>(ordinals));
       std::vector<int> of_marks(entries + 1);
       all.add(kv::detail::listing_of_isa[simd_level].marked(marks.data(), count, of_marks.data()));
-      all.add(std::span<int const>(of_marks).first(static_cast<std::size_t>(listed)));
+      all.add(std::span<int const>(of_marks).first(as_size(listed)));
       auto* const in_place = reinterpret_cast<unsigned char*>(of_marks.data()) + 3 * entries;
       std::memcpy(in_place, marks.data(), entries);
       all.add(kv::detail::listing_of_isa[simd_level].marked(in_place, count, of_marks.data()));
-      all.add(std::span<int const>(of_marks).first(static_cast<std::size_t>(listed)));
+      all.add(std::span<int const>(of_marks).first(as_size(listed)));
     }
   }
   return all.bits();

@@ -1,23 +1,13 @@
 // Sums of rows, query memory, numbers of new tokens and turned keys: bits on every instruction set.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/host/kernels/element_rows.hpp>
-#include <span>
-#include <vector>
-
 #include "support/golden.hpp"
+#include "support/test.hpp"
 
 namespace golden_rows_test {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
 
 constexpr kv::codec elements[] = {kv::codec::f32, kv::codec::f16, kv::codec::bf16};
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::uint64_t of_sums(kv::isa level) {
   kv::detail::element_rows_kernels const& kernels = kv::detail::element_rows_of_isa[level];
@@ -26,10 +16,10 @@ std::uint64_t of_sums(kv::isa level) {
   for (kv::codec const element : elements) {
     for (int dims = 1; dims <= 200; dims += dims < 40 ? 1 : 9) {
       for (int const count : {1, 2, 5, 8}) {
-        std::vector<std::byte> const numbers = any_rows(random, element, at(count * dims), random.chance(70));
+        std::vector<std::byte> const numbers = any_rows(random, element, as_size(count * dims), random.chance(70));
         std::vector<std::byte const*> rows;
         for (int r = 0; r < count; ++r) rows.push_back(numbers.data() + r * dims * kv::bytes_of(element));
-        std::vector<float> to(at(dims), 0.75f), wide(at(dims));
+        std::vector<float> to(as_size(dims), 0.75f), wide(as_size(dims));
         kernels.of(element)(rows.data(), rows.data(), count, dims, to.data());
         for (float const divisor : {1.0f, 7.0f}) {
           kernels.sum_of(element)(rows.data(), rows.data(), count, dims, divisor, to.data());
@@ -50,8 +40,8 @@ std::uint64_t of_memory(kv::isa level) {
   for (kv::codec const element : elements) {
     for (int const dims : {1, 7, 24, 64, 100, 128, 200}) {
       for (int const rows : {1, 15, 16, 17, 33, 70}) {
-        std::vector<std::byte> numbers = any_rows(random, element, at(2 * rows * dims), random.chance(80));
-        std::vector<float> memory(at(2 * dims), 0.125f);
+        std::vector<std::byte> numbers = any_rows(random, element, as_size(2 * rows * dims), random.chance(80));
+        std::vector<float> memory(as_size(2 * dims), 0.125f);
         kv::turn_queries turn;
         turn.base = numbers.data(), turn.element = element, turn.dims = dims, turn.heads = 2, turn.rows = rows;
         turn.row = std::int64_t{dims} * kv::bytes_of(element), turn.head = rows * turn.row;
@@ -75,10 +65,10 @@ std::uint64_t of_numbers(kv::isa level) {
   for (kv::codec const element : elements) {
     for (int const tokens : {2, 3, 4, 7, 16, 37, 100}) {
       for (int const heads : {8, 11}) {
-        std::vector<std::byte> numbers = any_rows(random, element, at(tokens * heads), false);
+        std::vector<std::byte> numbers = any_rows(random, element, as_size(tokens * heads), false);
         for (std::byte& each : numbers) each = random.chance(30) ? std::byte{0} : each;
-        std::vector<float> column(at(heads * tokens), 7.0f);
-        std::vector<int> count(at(heads), tokens);
+        std::vector<float> column(as_size(heads * tokens), 7.0f);
+        std::vector<int> count(as_size(heads), tokens);
         kv::entry_numbers from;
         from.base = numbers.data(), from.element = element, from.entries = tokens;
         from.head = kv::bytes_of(element), from.entry = from.head * heads;
@@ -98,7 +88,7 @@ std::uint64_t of_turns(kv::isa level) {
   for (kv::codec const element : elements) {
     for (int const dims : {2, 14, 16, 32, 40, 64, 100}) {
       constexpr int entries = 40;
-      std::vector<std::byte> numbers = any_rows(random, element, at(entries * dims), false);
+      std::vector<std::byte> numbers = any_rows(random, element, as_size(entries * dims), false);
       std::vector<int> position;
       for (int e = 0; e < entries; ++e) position.push_back(e * random.below(300) + e % 3);
       int count = entries;

@@ -1,25 +1,11 @@
 // Selections, pools and page bounds: bits on every instruction set.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <span>
-#include <vector>
-
 #include "support/golden.hpp"
-#include "support/owned_keep.hpp"
-#include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace golden_selection_test {
 
 using namespace kvpolicy_test;
-namespace kv = kvpolicy;
 
 /// Scores of one of a few kinds: with ties, NaN, infinities, zeros of both signs and all exponents, or without.
 void fill(std::span<float> row, int kind, dice& random) {
@@ -101,7 +87,7 @@ std::uint64_t of_bounds(kv::isa level, kv::codec element) {
   for (int const dims : {1, 3, 8, 17, 32, 61, 64, 100, 128, 259}) {
     for (kv::codec const held : {element, kv::codec::f32}) {
       constexpr int entries = 67;
-      auto const row = static_cast<std::size_t>(dims);
+      auto const row = as_size(dims);
       std::vector<std::byte> rows = any_rows(random, element, entries * row, false);
       std::vector<std::byte> bounds(std::size_t{8} * row * entries);
       int known = 0;

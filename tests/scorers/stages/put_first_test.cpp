@@ -1,23 +1,8 @@
 // Decisions in two steps: the best by one score first, the rest by another.
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cmath>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <numeric>
-#include <set>
-#include <string>
-#include <vector>
-
-#include "support/dice.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
+#include "support/test.hpp"
 
 namespace {
 
-namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 /// One layer of two lanes with external scores.
@@ -31,21 +16,20 @@ struct two_lanes {
 
   explicit two_lanes(int count)
       : entries(count),
-        scores(static_cast<std::size_t>(2 * count)),
+        scores(as_size(2 * count)),
         counts(2, count),
-        positions(static_cast<std::size_t>(2 * count)),
-        keys(static_cast<std::size_t>(8 * count)),
+        positions(as_size(2 * count)),
+        keys(as_size(8 * count)),
         values(keys),
         cache(kv::contiguous_cache(keys.data(), values.data(), model, count, counts.data(), positions.data())) {
-    for (int i = 0; i < 2 * count; ++i) positions[static_cast<std::size_t>(i)] = i % count;
+    for (int i = 0; i < 2 * count; ++i) positions[as_size(i)] = i % count;
   }
 
   /// The kept ordinals of each lane, and the scores of the plan.
   template <class Policy>
   std::pair<std::vector<std::set<int>>, std::vector<float>> decide(Policy const& policy) {
     kv::host_executor exec(2);
-    auto state = kv::make_state(exec, policy, cache);
-    auto plan = kv::make_plan(exec, policy, cache);
+    auto [state, plan] = state_and_plan(exec, policy, cache);
     kv::external_scores const given{{scores.data(), 0, 2 * entries, entries}};
     kv::decide(exec, policy, kv::signals{cache.lanes, given}, state, plan);
     std::pair<std::vector<std::set<int>>, std::vector<float>> made;
@@ -91,7 +75,7 @@ TEST_SUITE("scorers/stages/put_first") {
         kv::random_scores::uniform const uniform{seed};
         auto const number = [&](int e) { return uniform(0, {{0, 0, lane}, e, 5, e, 0}); };
         int const other = number(1) >= number(3) ? 1 : 3;
-        CHECK(kept[static_cast<std::size_t>(lane)] == std::set<int>{0, 2, 4, other});
+        CHECK(kept[as_size(lane)] == std::set<int>{0, 2, 4, other});
         others.insert(other);
       }
     }
@@ -125,7 +109,7 @@ TEST_SUITE("scorers/stages/put_first") {
         std::vector<int> order;
         for (int e = forced; e < made.entries; ++e) order.push_back(e);
         auto const of = [&](int e) {
-          float const one = made.scores[static_cast<std::size_t>(lane * made.entries + e)];
+          float const one = made.scores[as_size(lane * made.entries + e)];
           return std::isnan(one) ? -1.0f : one;
         };
         std::sort(order.begin(), order.end(), [&](int a, int b) { return of(a) != of(b) ? of(a) > of(b) : a < b; });
@@ -138,10 +122,10 @@ TEST_SUITE("scorers/stages/put_first") {
         std::set<int> expected;
         for (int e = 0; e < forced; ++e) expected.insert(e);
         for (int i = 0; i < std::min<int>(free, static_cast<int>(order.size())); ++i) {
-          expected.insert(order[static_cast<std::size_t>(i)]);
+          expected.insert(order[as_size(i)]);
         }
         if (made.entries <= budget) continue;  // nothing is dropped
-        RC_ASSERT(kept[static_cast<std::size_t>(lane)] == expected);
+        RC_ASSERT(kept[as_size(lane)] == expected);
       }
     });
   }

@@ -1,20 +1,7 @@
 // reduce_lanes: a scorer of lanes decides for layers and tokens, through make_state, make_plan, observe and decide.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
 #include "reference/methods.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/scored_by.hpp"
 
 namespace {
 
@@ -39,11 +26,9 @@ void lowers(mock_cache& cache, mock_queries& queries, Score const& score, LaneSc
   kv::eviction<kv::reduce_lanes<Score>> const policy{.score = {.score_of = score, .decides = decides, .how = how},
                                                      .budget = {budget}};
   kv::host_executor exec(*rc::gen::element(1, 3));
-  auto state = kv::make_state(exec, policy, cache.view());
-  auto plan = kv::make_plan(exec, policy, cache.view());
+  auto [state, plan] = state_and_plan(exec, policy, cache.view());
   kv::signals const in{cache.lanes(), kv::keys_of(cache.view()), kv::queries{queries.view()}};
-  kv::observe(exec, policy, in, state);
-  kv::decide(exec, policy, in, state, plan);
+  observe_and_decide(exec, policy, in, state, plan);
   auto const before = listed(plan.keep(), 0);
   kv::decide(exec, policy, in, state, plan);  // the same again, from the same spare rows
   RC_ASSERT(listed(plan.keep(), 0) == before);
@@ -52,7 +37,7 @@ void lowers(mock_cache& cache, mock_queries& queries, Score const& score, LaneSc
   int const together = cache.lane_count() / kv::segments(batch, decides);
   RC_ASSERT(plan.keep().segments() == kv::segments(batch, decides));
   for (int segment = 0; segment < kv::segments(batch, decides); ++segment) {
-    auto const count = static_cast<std::size_t>(cache.committed(cache.lane_at(segment * together)));
+    auto const count = as_size(cache.committed(cache.lane_at(segment * together)));
     reference::matrix rows;
     for (int lane = segment * together; lane < (segment + 1) * together; ++lane) rows.push_back(lane_scores(lane));
     auto const expected = reference::reduced(rows, static_cast<reference::reduction>(how), count);
@@ -67,65 +52,48 @@ void lowers(mock_cache& cache, mock_queries& queries, Score const& score, LaneSc
 }
 
 /// One score for every lane and position, by the position and the lane alone.
-struct by_place {
-  using needs = kv::needs<>;
-  static constexpr kv::granularity decides = kv::granularity::lane;
+struct of_place {
   static float at(kv::lane this_lane, int position) {
     return static_cast<float>((position * 37 + this_lane.layer * 11 + this_lane.head * 5 + this_lane.sequence) % 17) /
            16.0f;
   }
-  struct map {
-    float operator()(float, kv::entry e) const { return at(e.lane, e.position); }
-  };
-  void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, map{}); }
-  [[maybe_unused]] friend bool operator==(by_place const&, by_place const&) = default;
+  float operator()(float, kv::entry e) const { return at(e.lane, e.position); }
 };
+using by_place = scored_by<of_place>;
 
 /// A scorer of layers: the position, and how much the layer likes it.
-struct by_layer_place {
-  using needs = kv::needs<>;
-  static constexpr kv::granularity decides = kv::granularity::layer;
-  struct map {
-    float operator()(float, kv::entry e) const { return static_cast<float>(e.position % 5 * (e.lane.layer + 1)); }
-  };
-  void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, map{}); }
-  [[maybe_unused]] friend bool operator==(by_layer_place const&, by_layer_place const&) = default;
+struct of_layer_place {
+  float operator()(float, kv::entry e) const { return static_cast<float>(e.position % 5 * (e.lane.layer + 1)); }
 };
+using by_layer_place = scored_by<of_layer_place, kv::granularity::layer>;
 
 /// Head 0 says 4, 0, 3 and head 1 says 0, 3.5, 3: the sums are 4, 3.5, 6 and the maxima 4, 3.5, 3.
-struct two_heads {
-  using needs = kv::needs<>;
-  static constexpr kv::granularity decides = kv::granularity::lane;
-  struct map {
-    float operator()(float, kv::entry e) const {
-      float const scores[2][3] = {{4, 0, 3}, {0, 3.5f, 3}};
-      return scores[e.lane.head][e.ordinal];
-    }
-  };
-  void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, map{}); }
-  [[maybe_unused]] friend bool operator==(two_heads const&, two_heads const&) = default;
+struct of_two_heads {
+  float operator()(float, kv::entry e) const {
+    float const scores[2][3] = {{4, 0, 3}, {0, 3.5f, 3}};
+    return scores[e.lane.head][e.ordinal];
+  }
 };
+using two_heads = scored_by<of_two_heads>;
 
 }  // namespace
 
 TEST_SUITE("scorers/stages/reduce_lanes") {
   TEST_CASE("scores of lanes are summed, averaged or maximised as the reference does, and decided by") {
     holds("a score of places", 200, [] {
-      mock_cache cache(even_batch());
-      fill(cache, true);
+      filled_cache cache(even_batch());
       mock_queries queries(cache, kv::codec::f32, 0, 1);
       lowers(cache, queries, by_place{}, [&](int lane) {
         kv::lane const this_lane = cache.lane_at(lane);
         reference::row scores;
         for (int const p : cache.positions(this_lane, cache.committed(this_lane))) {
-          scores.push_back(static_cast<double>(by_place::at(this_lane, p)));
+          scores.push_back(static_cast<double>(of_place::at(this_lane, p)));
         }
         return scores;
       });
     });
     holds("the norm of keys, which differ from lane to lane", [] {
-      mock_cache cache(even_batch());
-      fill(cache, true);
+      filled_cache cache(even_batch());
       mock_queries queries(cache, kv::codec::f32, 0, 1);
       lowers(cache, queries, kv::knorm{}, [&](int lane) {
         kv::lane const this_lane = cache.lane_at(lane);
@@ -133,8 +101,7 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
       });
     });
     holds("SnapKV's window, whose queries were recorded", [] {
-      mock_cache cache(even_batch());
-      fill(cache, true);
+      filled_cache cache(even_batch());
       mock_queries queries(cache, kv::codec::f32, *rc::gen::inRange(1, 6), 7);
       fill_current(queries, cache, content::smooth);
       kv::snapkv const score{.window = 8, .pool = kv::no_pool{}};
@@ -152,8 +119,7 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
     kv::host_executor exec;
     for (kv::reduction const how : reductions) {
       kv::eviction<kv::reduce_lanes<by_layer_place>> const policy{.score = {.how = how}, .budget = {4}};
-      auto state = kv::make_state(exec, policy, cache.view());
-      auto plan = kv::make_plan(exec, policy, cache.view());
+      auto [state, plan] = state_and_plan(exec, policy, cache.view());
       kv::decide(exec, policy, kv::signals{cache.lanes()}, state, plan);
       CHECK(listed(plan.keep(), 0) == std::vector<int>{3, 4, 8, 9});
       float const factor = how == kv::reduction::sum ? 3.0f : how == kv::reduction::mean ? 1.5f : 2.0f;
@@ -161,8 +127,7 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
     }
     kv::eviction<kv::reduce_lanes<by_layer_place>> const same{.score = {.decides = kv::granularity::layer},
                                                               .budget = {4}};
-    auto state = kv::make_state(exec, same, cache.view());
-    auto plan = kv::make_plan(exec, same, cache.view());
+    auto [state, plan] = state_and_plan(exec, same, cache.view());
     kv::decide(exec, same, kv::signals{cache.lanes()}, state, plan);
     CHECK(plan.keep().segments() == 2);
     CHECK(plan.scores(cache.lanes()).row(1)[4] == 8.0f);
@@ -174,8 +139,7 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
     kv::host_executor exec;
     auto const kept = [&](kv::reduction how) {
       kv::eviction<kv::reduce_lanes<two_heads>> const policy{.score = {.how = how}, .budget = {1}};
-      auto state = kv::make_state(exec, policy, cache.view());
-      auto plan = kv::make_plan(exec, policy, cache.view());
+      auto [state, plan] = state_and_plan(exec, policy, cache.view());
       kv::decide(exec, policy, kv::signals{cache.lanes()}, state, plan);
       return listed(plan.keep(), 0);
     };
@@ -190,8 +154,7 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
     cache.put({0, 0, 1}, {0, 1});
     kv::host_executor exec;
     kv::eviction<kv::reduce_lanes<kv::random_scores>> const policy{.budget = {1}};
-    auto state = kv::make_state(exec, policy, cache.view());
-    auto plan = kv::make_plan(exec, policy, cache.view());
+    auto [state, plan] = state_and_plan(exec, policy, cache.view());
     CHECK_THROWS_AS(kv::decide(exec, policy, kv::signals{cache.lanes()}, state, plan), kv::invalid_argument);
     CHECK(plan.keep().indices == nullptr);
   }
@@ -200,17 +163,14 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
     mock_cache cache({.model = {.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 4}});
     kv::host_executor exec;
     kv::eviction<kv::reduce_lanes<kv::random_scores>> const last{.score = {.how = kv::reduction::last}};
-    CHECK_THROWS_WITH_AS(static_cast<void>(kv::make_plan(exec, last, cache.view())),
-                         "make_plan: reduce_lanes.how = last, but lanes have no order", kv::invalid_argument);
+    CHECK(error_of([&] { static_cast<void>(kv::make_plan(exec, last, cache.view())); }) ==
+          "make_plan: reduce_lanes.how = last, but lanes have no order");
     kv::eviction<kv::reduce_lanes<kv::tova>> const finer{.score = {.decides = kv::granularity::lane}};
-    CHECK_THROWS_WITH_AS(
-        static_cast<void>(kv::make_state(exec, finer, cache.view())),
-        "make_state: reduce_lanes.decides = lane, but the scorer decides by layer already, which is coarser",
-        kv::invalid_argument);
+    CHECK(error_of([&] { static_cast<void>(kv::make_state(exec, finer, cache.view())); }) ==
+          "make_state: reduce_lanes.decides = lane, but the scorer decides by layer already, which is coarser");
     kv::eviction<kv::reduce_lanes<kv::random_scores>> const lowered{};
     kv::eviction<kv::reduce_lanes<kv::random_scores>> const alone{.score = {.decides = kv::granularity::lane}};
-    auto state = kv::make_state(exec, alone, cache.view());
-    auto plan = kv::make_plan(exec, alone, cache.view());
+    auto [state, plan] = state_and_plan(exec, alone, cache.view());
     CHECK_THROWS_AS(kv::decide(exec, lowered, kv::signals{cache.lanes()}, state, plan), kv::invalid_argument);
     kv::eviction<kv::reduce_lanes<kv::random_scores>> const layers{.score = {.decides = kv::granularity::layer}};
     CHECK_THROWS_AS(kv::decide(exec, layers, kv::signals{cache.lanes()}, state, plan), kv::invalid_argument);

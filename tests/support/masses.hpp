@@ -1,0 +1,89 @@
+// Attention masses: what tests of the verb share, on the host and on a device.
+#pragma once
+
+#include "support/given_logits.hpp"
+#include "support/test.hpp"
+
+namespace kvpolicy_test {
+
+/// The options as the reference is told of them.
+inline reference::mass_options in_double(kv::attention_mass_options const& how) {
+  return {.domain = static_cast<reference::key_domain>(how.domain),
+          .rows = static_cast<reference::reduction>(how.rows),
+          .group = static_cast<reference::reduction>(how.group),
+          .order = static_cast<reference::reduction_order>(how.order)};
+}
+
+/// Inside a property: any reductions, any order, one of these domains and of these numbers of last rows.
+inline kv::attention_mass_options any_mass_options(std::vector<kv::key_domain> const& domains,
+                                                   std::vector<int> const& last_rows = {0}) {
+  using kv::reduction;
+  using kv::reduction_order;
+  kv::attention_mass_options how;
+  how.domain = *rc::gen::elementOf(domains);
+  how.rows = *rc::gen::element(reduction::sum, reduction::mean, reduction::max, reduction::last);
+  how.group = *rc::gen::element(reduction::sum, reduction::mean, reduction::max);
+  how.order = *rc::gen::element(reduction_order::rows_then_group, reduction_order::group_then_rows,
+                                reduction_order::group_on_logits);
+  how.last_rows = *rc::gen::elementOf(last_rows);
+  return how;
+}
+
+/// Calls the verb, with the scratch that it asks for. A device's faults are thrown.
+template <class Executor>
+void write_masses(Executor& exec, kv::shape const& model, kv::keys const& keys, kv::query_view const& rows,
+                  kv::attention_mass_options const& how, kv::score_view const& out) {
+  using backend = typename Executor::backend;
+  exec.reserve(kv::detail::scratch_of_verb<kv::ops::compute_attention_mass_t, backend>(model, out.lanes));
+  kv::ops::compute_attention_mass(exec, keys, rows, how, out);
+  if constexpr (requires { exec.check(); }) exec.check();
+}
+
+/// What the verb leaves in scores that begin alike: of the softmax of candidates, every fifth entry is none.
+template <class Executor>
+std::vector<float> masses_of(Executor& exec, mock_cache& cache, kv::keys const& keys, kv::query_view const& rows,
+                             kv::attention_mass_options const& how, kv::granularity decides) {
+  owned_scores out(cache.lanes(), decides);
+  for (std::size_t e = 0; e < out.all().size(); ++e) {
+    bool const none = e % 5 == 2;
+    if (how.domain == kv::key_domain::candidates) out.all()[e] = none ? -std::numeric_limits<float>::infinity() : 0;
+  }
+  write_masses(exec, cache.model(), keys, rows, how, out.view());
+  return out.all();
+}
+
+/// Numbers whose sums may cancel nowhere: they are at least 0.
+inline bool masses_alike(std::vector<float> const& a, std::vector<float> const& b, float relative) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    bool const same = a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])) ||
+                      std::abs(a[i] - b[i]) <= relative * std::abs(b[i]) + (relative > 0 ? 1e-7f : 0);
+    if (same) continue;
+    MESSAGE("number ", i, ": ", a[i], ", the host says ", b[i]);
+    return false;
+  }
+  return true;
+}
+
+/// Gives every row its log-sum-exp over the entries that it sees and its head's sink, and `more`. `lane_of` tells the
+/// reference's lane.
+template <class LaneOf>
+void give_lse(mock_cache& cache, mock_queries& queries, LaneOf const& lane_of, double more = 0) {
+  queries.bring_lse();
+  int const group = cache.model().group();
+  for (int i = 0; i < cache.lane_count(); ++i) {
+    kv::lane const at = cache.lane_at(i);
+    reference::lane_attention const lane = lane_of(at);
+    auto const logits = reference::attention_logits(lane);
+    auto const visible = reference::visibility(lane, reference::key_domain::all);
+    for (std::size_t h = 0; h < logits.size(); ++h) {
+      for (std::size_t r = 0; r < logits[h].size(); ++r) {
+        double sum = lane.sinks.empty() ? 0 : std::exp(lane.sinks[h]);
+        for (std::size_t e = 0; e < logits[h][r].size(); ++e) sum += visible[r][e] ? std::exp(logits[h][r][e]) : 0;
+        queries.set_lse(at.sequence, at.layer, at.head * group + static_cast<int>(h), static_cast<int>(r),
+                        std::log(sum) + more);
+      }
+    }
+  }
+}
+
+}  // namespace kvpolicy_test

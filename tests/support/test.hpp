@@ -1,0 +1,130 @@
+// What a test is made of: doctest and rapidcheck, the library, std, and the fakes and generators that tests share. A
+// test includes this header and names besides only what is its own; every program of tests precompiles it.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <initializer_list>
+#include <iterator>
+#include <kvpolicy/kvpolicy.hpp>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <set>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "support/allocation_counter.hpp"
+#include "support/dice.hpp"
+#include "support/elements.hpp"
+#include "support/error_of.hpp"
+#include "support/holds.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+#include "support/mock_options.hpp"
+#include "support/owned_keep.hpp"
+#include "support/owned_lanes.hpp"
+#include "support/rounds.hpp"
+#include "support/sanitized.hpp"
+#include "support/scores.hpp"
+#include "support/scratch.hpp"
+#include "support/troubled_scores.hpp"
+
+namespace kvpolicy_test {
+
+namespace kv = kvpolicy;
+
+/// A number that is not negative, as sizes and indices of std are.
+template <class Number>
+constexpr std::size_t as_size(Number number) {
+  return static_cast<std::size_t>(number);
+}
+
+inline constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16,
+                                        kv::isa::amx};
+
+/// Those of them up to AVX-512 that the processor has.
+inline std::vector<kv::isa> vector_isas() {
+  std::vector<kv::isa> all;
+  for (kv::isa const one : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+    if (one <= kv::best_isa()) all.push_back(one);
+  }
+  return all;
+}
+
+/// So many numbers in [-size, size).
+inline std::vector<float> drawn(dice& from, int count, double size) {
+  std::vector<float> made(as_size(count));
+  for (float& each : made) each = static_cast<float>(from.real(size));
+  return made;
+}
+
+/// 0 and on, below `end`.
+inline std::vector<int> up_to(int end) {
+  std::vector<int> all;
+  for (int i = 0; i < end; ++i) all.push_back(i);
+  return all;
+}
+
+/// Checks that `actual`, rounded to so many decimals, reads `printed`.
+inline void check_digits(reference::row const& actual, reference::row const& printed, int decimals) {
+  REQUIRE(actual.size() == printed.size());
+  for (std::size_t j = 0; j < actual.size(); ++j) {
+    INFO("entry ", j, ": ", actual[j], " should print as ", printed[j]);
+    CHECK(std::abs(actual[j] - printed[j]) <= 0.5 * std::pow(10.0, -decimals) + 1e-12);
+  }
+}
+
+/// The lanes of a fake cache, or of a batch, in their order.
+template <class Lanes>
+std::vector<kv::lane> lanes_of(Lanes const& of) {
+  std::vector<kv::lane> all;
+  if constexpr (requires { of.lane_count(); }) {
+    for (int i = 0; i < of.lane_count(); ++i) all.push_back(of.lane_at(i));
+  } else {
+    for (int i = 0; i < of.size(); ++i) all.push_back(of.at(i));
+  }
+  return all;
+}
+
+/// What decisions of a policy about a cache need; the appliers of `how` reserve what they need besides.
+template <class Executor, class Policy, class Cache>
+auto state_and_plan(Executor& exec, Policy const& policy, Cache const& in, auto const&... how) {
+  return std::pair{kv::make_state(exec, policy, in), kv::make_plan(exec, policy, in, how...)};
+}
+
+/// What an engine does with the signals of a forward, before it applies.
+template <class Executor>
+void observe_and_decide(Executor& exec, auto const& policy, auto const& signals, auto& state, auto& plan) {
+  kv::observe(exec, policy, signals, state);
+  kv::decide(exec, policy, signals, state, plan);
+}
+
+}  // namespace kvpolicy_test
