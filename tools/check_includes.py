@@ -85,8 +85,9 @@ def room_of(inside):
 
 
 # A path that a header had before: one line for sources of users, which no header of ours includes.
+LICENCE = "SPDX-License-Identifier: Apache-2.0\n"
 FORWARDING = re.compile(
-    r"// The header has moved; this path goes with \d+\.\d+\.\n#pragma once\n\n#include <kvpolicy/([\w/]+\.hpp)>  // IWYU pragma: export\n"
+    r"// SPDX-License-Identifier: Apache-2.0\n// The header has moved; this path goes with \d+\.\d+\.\n#pragma once\n\n#include <kvpolicy/([\w/]+\.hpp)>  // IWYU pragma: export\n"
 )
 
 
@@ -137,7 +138,7 @@ def check_headers(root):
             continue
         if room not in ROOMS:
             yield f"{shown}:1: room '{room}' is not in the table of tools/check_includes.py"
-        lines = header.read_text(encoding="utf-8").count("\n")
+        lines = header.read_text(encoding="utf-8").removeprefix(f"// {LICENCE}").count("\n")
         if lines > MAX_LINES:
             yield f"{shown}:{lines}: {lines} lines, but a header has at most {MAX_LINES}"
         graph[inside] = []
@@ -158,6 +159,20 @@ def check_headers(root):
                 yield f"{shown}:{number}: a .hpp compiles without nvcc and may not include '{name}'"
             graph[inside].append((number, target))
     yield from cycles(graph)
+
+
+def check_licences(root):
+    """Every source says its licence, in its first line or after that of its interpreter."""
+    if not (root / "LICENSE").is_file():
+        return
+    marks = {".hpp": "//", ".cpp": "//", ".cuh": "//", ".cu": "//", ".h": "//", ".c": "//", ".py": "#", ".sh": "#", ".cmake": "#"}
+    for folder in ("include", "src", "examples", "tests", "bench", "tools", "python", "cmake"):
+        for source in sorted((root / folder).rglob("*")):
+            mark = "#" if source.name == "CMakeLists.txt" else marks.get(source.suffix)
+            if mark is None or not source.is_file() or {"build", "__pycache__", "corpus"} & set(source.parts):
+                continue
+            if f"{mark} {LICENCE}" not in source.read_text(encoding="utf-8")[:160]:
+                yield f"{source.relative_to(root)}:1: there is no line '{mark} {LICENCE.strip()}'"
 
 
 def cycles(graph):
@@ -287,7 +302,7 @@ def reached(root, header):
 
 
 def check(root):
-    checks = (check_headers, check_reference, check_backends, check_promises, check_contracts, check_leftovers)
+    checks = (check_headers, check_reference, check_backends, check_promises, check_contracts, check_leftovers, check_licences)
     return [violation for each in checks for violation in each(root)]
 
 
@@ -299,7 +314,7 @@ struct sort_t : verb<sort_t> {
 };
 """
 
-FORWARD = "// The header has moved; this path goes with 0.4.\n#pragma once\n\n#include <kvpolicy/{}>  // IWYU pragma: export\n"
+FORWARD = f"// {LICENCE}" + "// The header has moved; this path goes with 0.4.\n#pragma once\n\n#include <kvpolicy/{}>  // IWYU pragma: export\n"
 
 CLEAN = {
     "include/kvpolicy/attic/scores.hpp": FORWARD.format("core/scores.hpp"),

@@ -1,12 +1,6 @@
 // An executor that watches what it runs: its verbs begin and end in turn, and it is told every decision.
 
-#include <doctest/doctest.h>
-
-#include <kvpolicy/kvpolicy.hpp>
-#include <string>
-#include <vector>
-
-#include "support/mock_cache.hpp"
+#include "support/test.hpp"
 
 namespace watched_executor_test {
 

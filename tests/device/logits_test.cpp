@@ -1,18 +1,7 @@
 // The device's logits and means of rows against the host's, over every option, shape, memory layout and element type.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <vector>
-
 #include "support/device.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace device_logits_test {
 
@@ -70,9 +59,7 @@ TEST_SUITE("device/logits") {
   using namespace device_logits_test;
 
   TEST_CASE("logits are the host's in every reduction and order, and no number of a launch changes a bit") {
-    holds(
-        "device == host",
-        [] {
+    holds("device == host", 40, [] {
           mock_options shape = any_mock(6);
           shape.skew = 0;
           shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
@@ -96,14 +83,11 @@ TEST_SUITE("device/logits") {
           auto const found = logits_of(device, cache, queries.view(), how);
           RC_ASSERT(alike(found, logits_of(host, cache, queries.view(), how), std::ldexp(most, -15)));
           RC_ASSERT(alike(found, logits_of(other, cache, queries.view(), how), 0));
-        },
-        40);
+        });
   }
 
   TEST_CASE("means are the host's, and no number of a launch changes a bit") {
-    holds(
-        "device == host, means",
-        [] {
+    holds("device == host, means", 40, [] {
           mock_options shape = any_mock(6);
           shape.skew = 0;
           shape.bound = *rc::gen::element(shape.bound, 700);
@@ -119,7 +103,6 @@ TEST_SUITE("device/logits") {
           auto const found = means_of(device, cache, rows, how);
           RC_ASSERT(alike(found, means_of(host, cache, rows, how), 2e-6));
           RC_ASSERT(alike(found, means_of(other, cache, rows, how), 0));
-        },
-        40);
+        });
   }
 }

@@ -1,22 +1,6 @@
 // An executor on the threads of an engine: it starts none, and its results, exceptions and nested calls are the same.
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <cstddef>
-#include <filesystem>
-#include <functional>
-#include <kvpolicy/kvpolicy.hpp>
-#include <set>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "support/error_of.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace executor_of_engine_test {
 

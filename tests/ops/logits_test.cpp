@@ -1,30 +1,13 @@
 // logits and mean_row against the reference.
 
-#include <doctest/doctest.h>
-#include <rapidcheck.h>
-
-#include <cmath>
-#include <cstddef>
-#include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <span>
-#include <vector>
-
 #include "reference/methods.hpp"
-#include "support/error_of.hpp"
-#include "support/holds.hpp"
-#include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
-#include "support/mock_options.hpp"
-#include "support/scores.hpp"
+#include "support/test.hpp"
 
 namespace logits_test {
 
 using namespace kvpolicy_test;
 using kv::reduction;
 using kv::reduction_order;
-
-constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx};
 
 struct old_plus_twice {
   float operator()(float old, float now) const { return old + 2 * now; }
