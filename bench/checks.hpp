@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks results against the reference of the tests, before anything is timed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Distributions of scores: those that policies produce, and those that are hard for a selection.
 #pragma once
 

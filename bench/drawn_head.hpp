@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A residual head of the paper's sizes, with weights drawn at random.
 #pragma once
 

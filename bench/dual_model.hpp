@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A dual cache of a whole model: a ring of 256 rows for each lane, and pages of 16 behind it.
 #pragma once
 

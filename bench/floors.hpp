@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limits of this machine, measured in the same process as everything that is compared with them: the bandwidth of
 // copies and reads, and the peak of the multiply-add that verbs use, for any number of threads. The code for each
 // instruction set is chosen as in the library, so a plain -O2 build measures them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of a whole model, without rows of K and V, and a random decision, for verbs that edit tables.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main of every benchmark: measures this machine's floors first and puts them at the head of the report.
 #include <benchmark/benchmark.h>
 

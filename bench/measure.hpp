@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Timing of benchmarks. In each round, everything that is compared runs in turn, so that disturbances of the machine
 // affect all of it alike. Ratios are medians over rounds.
 #pragma once

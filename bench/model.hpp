@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache and the query rows of a whole model, in any element type.
 #pragma once
 

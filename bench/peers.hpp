@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The alternatives that a user would write, at their best. Each runs on as many threads as it chooses.
 #pragma once
 

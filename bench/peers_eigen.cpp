@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Eigen peer, alone in its file: it is built for this very processor, which Eigen must be to be at its best.
 #include <Eigen/Core>
 #include <cmath>

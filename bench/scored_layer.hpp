@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One layer's scores and keys, for the verbs that visit every entry once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One decode step of tinylm beside the time to read its weights once, measured in turn so that both see the same
 // machine.
 #include <benchmark/benchmark.h>

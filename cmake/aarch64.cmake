@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # A toolchain for 64-bit ARM, of Debian's cross compiler and qemu's user mode: cmake --preset aarch64.
 # tools/aarch64.sh installs both, and unpacks what the tests need into the folder KVPOLICY_AARCH64_PACKAGES.
 set(CMAKE_SYSTEM_NAME Linux)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # kvpolicy_bench_programs(<variable> <bench_rows.json>): the benchmarks that bench_report runs, as tools/bench_rows.json names them.
 function(kvpolicy_bench_programs variable table)
   file(READ ${table} text)

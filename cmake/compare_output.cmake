@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -D PROGRAM=... -D ARGUMENTS=... -D EXPECTED=file -P compare_output.cmake: runs a program; its standard output must
 # be the file's content.
 execute_process(COMMAND ${PROGRAM} ${ARGUMENTS} RESULT_VARIABLE _status OUTPUT_VARIABLE _printed)

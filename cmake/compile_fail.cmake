@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # kvpolicy_compile_fail(<source> <compiler>)
 #
 # Registers a test for one source, and another for a compiler that is not the build's: built as it is, the source must

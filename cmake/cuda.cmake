@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # CUDA in this repository: its tests, benchmarks and examples. Included once, by the top folder, if CUDA is wanted.
 include_guard(GLOBAL)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What tests, benchmarks and examples of this repository are built with. Nothing of it reaches a user of kvpolicy.
 
 add_library(kvpolicy_dev INTERFACE)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a file from which ctest runs each test case of a doctest program on its own.
 
     discover_tests.py PROGRAM FILE [--by-source | --quick]

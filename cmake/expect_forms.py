@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles a source as it is, and once for each form that must not compile.
 
     expect_forms.py [--first] COMMAND... SOURCE       --first: the source as it is, and its first form

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -P expect_refusal.cmake -- command...: runs the command; prints what it said only if it failed.
 foreach(_index RANGE 4 ${CMAKE_ARGC})
   if(_index LESS CMAKE_ARGC)

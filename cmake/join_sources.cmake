@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Source files that are compiled together: a test includes nearly all of the library, which takes longer than what is its own.
 
 # kvpolicy_join_sources(<out> <folder> <sources>...): writes sources into <folder> that include several of the given ones each,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds libllama where CMAKE_PREFIX_PATH says; tools/engines.sh, which installs it, says so. Without it llama_FOUND is false.
 # Imported targets belong to a folder, so each that links `llama` includes this file.
 find_package(llama QUIET)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # MPI, for the example and the tests of tensor-parallel ranks. Include it in the folder that uses MPI::MPI_CXX.
 set(MPI_CXX_SKIP_MPICXX ON)
 find_package(MPI QUIET COMPONENTS CXX)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -D ROOT=folder -P vcpkg_dry_run.cmake: runs the vcpkg port of this tree without vcpkg and packages into
 # ROOT/packages. vcpkg's functions are stood in for by what they do for a port of headers alone. What this finds is a
 # portfile that no longer fits the tree; vcpkg itself is not run.

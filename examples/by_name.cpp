@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses a policy from a line of text, explains what it keeps, and prints what it costs.
 #include "engine.hpp"
 #include "squared.hpp"

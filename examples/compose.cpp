@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Composes a policy, observes a forward, decides, and compacts the cache. This is the README's first example.
 #include "engine.hpp"
 

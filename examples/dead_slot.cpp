@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Evicts from a cache whose prefix tree keeps matching: the map redirects dropped positions to the dead slot, and
 // attention reads the list of live slots.
 #include <array>

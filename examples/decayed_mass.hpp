@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recorder and a scorer of a user's own: attention mass in which older forwards weigh less.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decode loops on a contiguous cache: what to call in each step, and how little each step writes.
 #include <algorithm>
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a toy engine, for the short examples.
 #pragma once
 

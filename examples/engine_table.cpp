@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prints which appliers each engine supports, computed from the engines' capabilities. docs/engines.md shows the
 // output.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides on the threads of an engine that has a pool of its own: kvpolicy starts no thread.
 #include <condition_variable>
 #include <functional>

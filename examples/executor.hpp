@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The executor on which the examples run their policies: the host, or, if built by nvcc, a GPU that reads host memory.
 #pragma once
 

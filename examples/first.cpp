@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SnapKV on a contiguous cache. A C++20 compiler and the standard library are all that this program needs.
 #include <algorithm>
 #include <cstdio>

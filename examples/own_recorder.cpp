@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uses a recorder of a user's own through two forwards: a prompt, and one token.
 #include <cstdlib>
 

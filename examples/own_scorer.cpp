@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uses a scorer of six lines like any shipped one.
 #include "engine.hpp"
 #include "value_aware.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the scorer of own_scorer.cpp on a GPU, unchanged: the same policy with a CUDA executor and device memory.
 #include <thrust/device_vector.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plugin: parts of your own in kvreplay, by `kvreplay --plugin libplugin.so`.
 #include <kvpolicy/plugin.hpp>
 

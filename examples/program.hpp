@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The common parts of programs that write a file: the file, which a signal does not leave unfinished, error messages,
 // and the exit status.
 #pragma once

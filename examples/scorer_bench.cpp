@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Benchmarks a scorer of your own beside two of the library.
 #include <kvpolicy/bench.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replaces `operator new`, so that it returns pages that host and GPU both see. Without a GPU it returns plain memory.
 #include <cuda_runtime.h>
 

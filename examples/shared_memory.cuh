@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA executor that works in host memory, for examples and tests whose host code reads the results of kernels.
 #pragma once
 

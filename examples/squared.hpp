@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An example of a stage of your own, which goes around any scorer.
 #pragma once
 

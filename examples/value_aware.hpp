@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An example of a scorer of your own, which the library does not ship.
 #pragma once
 

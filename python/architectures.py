@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tries every causal language model of transformers under kvpolicy.hf, and writes what became of each to a page.
 
     python3 python/architectures.py [--out docs/transformers_models.md] [--only llama,gemma2] [--seconds 60] [--jobs 2]

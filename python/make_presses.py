@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes src/kvpolicy/presses.py from presses.txt. A new method is a line of the table.
 
     python3 make_presses.py            # writes the module

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures the Python package on a processor: crossings into C++, a decision, and a prefill of transformers.
 
     python3 python/measure.py

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Asks tinylm's recall questions in transformers, under several policies: those that the demo and tinylm are asked.
 
     python3 python/recall.py [--cases 60] [--keep FILE] [--out FILE] [POLICY ...]

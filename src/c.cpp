@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface: the calls of a type-erased policy, whose exceptions become codes and texts.
 #include <kvpolicy/c/kvpolicy.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface over CUDA memory: kvpolicy_cuda.h.
 #include <kvpolicy/c/kvpolicy_cuda.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checks of arguments that programs which define KVPOLICY_COMPILED only declare. Their definitions are inline in
 // the headers; a table of their addresses makes the compiler write each of them down here.
 #include <kvpolicy/core/contract/check_pointers.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of the host, which programs that define KVPOLICY_COMPILED_KERNELS only declare. Their tables are defined
 // in the headers; a list of their addresses makes the compiler write each of them down here. The library
 // kvpolicy::compiled is built from this file, and so are programs of tests.

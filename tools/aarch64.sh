@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The host's tests on 64-bit ARM: cross-compiled, and run under qemu's user mode.
 # tools/aarch64.sh [doctest argument...]
 # Installs Debian's cross compiler and qemu where they are missing, and unpacks what the tests need for arm64 into a folder

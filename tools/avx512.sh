@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Tests of kernels on a processor with AVX-512, which Bochs emulates: for machines that have none.
 # tools/avx512.sh [TEST.cpp...]     by default those that compare kernels bit by bit
 # Installs Bochs and what makes an image that it starts, and unpacks a kernel of Linux into XDG_CACHE_HOME or ~/.cache,

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times what users run today, in eager PyTorch on the CPU: the peer of `bench_report`.
 
     bench_peers.py [--out FILE] [--rounds N] [--only NAME]     JSON, on standard output if no file is given

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures every row of docs/performance.md, prints a line for each, and writes the page's tables and plot anew.
 
     cmake --build build/release --target bench_report

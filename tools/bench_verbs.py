@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of bench_report for single verbs and appliers, and the programs of all of its rows: tools/bench_rows.json says which,
 this code checks and judges them. The build reads the programs there, too (cmake/bench_programs.cmake).
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Records a trace for kvreplay from a causal language model of Hugging Face transformers.
 
     tools/capture_trace.py MODEL --text FILE --out TRACE.safetensors [options]

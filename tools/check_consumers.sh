@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds and runs a user's program in every way in which a user may come by kvpolicy; docs/packaging.md tells the ways.
 # tools/check_consumers.sh [--only WAY] [COMPILER...]     with g++ and clang++-19 if no compiler is given
 # tools/check_consumers.sh --list                         prints the ways

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs doxygen over the headers and the pages. Every warning is an error, and every public type, function, concept and
 # constant of a namespace has a comment. Members are free to have none: a name may say it all.
 # tools/check_docs.sh [FOLDER]     FOLDER: where the pages go, build/docs if it is not given

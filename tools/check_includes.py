@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks the structure of the sources: who includes whom, cycles, sizes, what verbs promise, leftovers.
 
     check_includes.py [ROOT]      prints one line per violation, file:line: text; exit status 1 if there is any

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that the code in README.md and docs/, with its folders, is the code that is built, and that links lead somewhere.
 
     check_readme.py [ROOT]            prints one line for each block that is wrong; exit status 1 if there is any
@@ -40,7 +41,7 @@ OTHER_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "python/README.
 
 
 def source_of(root: Path, name: str) -> str | None:
-    """What a block from `name` holds, or None if there is no such file or part of it."""
+    """What a block from `name` holds, without the line of the licence, or None if there is no such file or part of it."""
     file, _, part = name.partition("#")
     if not (root / file).is_file():
         return None
@@ -49,7 +50,7 @@ def source_of(root: Path, name: str) -> str | None:
     marked = re.search(rf"[^\n]*// example-begin{mark}(.*?)[^\n]*// example-end{mark}", text, re.DOTALL)
     if marked:
         return textwrap.dedent(marked.group(1))
-    return None if part else text
+    return None if part else text.removeprefix("// SPDX-License-Identifier: Apache-2.0\n")
 
 
 def is_built(root: Path, name: str) -> bool:

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Opens a page of what policies keep in headless Chromium and checks that it works: those of the demo, kvreplay and kvpolicy.evaluate.
 
     check_report.py REPORT [--screenshots FOLDER]     exit status 1 if a check fails, 77 if there is no Chromium

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures what kvpolicy costs a compiler: user seconds, the least of several runs, and ratios inside one run.
 
     compile_times.py [--compiler COMPILER] [--runs RUNS] [--before COMMIT]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Convert the retention gates that TRIM-KV's authors publish to a gate file.
 
     tools/convert_trim_kv.py trimkv_weights.pth retention_gate.safetensors

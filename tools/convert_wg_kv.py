@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Convert the write gates that WG-KV's authors publish to a gate file.
 
     tools/convert_wg_kv.py llama-3.1-8b-instruct-0.16.pt write_gate.safetensors

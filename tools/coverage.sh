@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs the unit tests with clang 19's source-based coverage and prints a table: lines and branches of each room.
 # Fails if core, core/contract, ops/host, layout or by_name is below 95 % of its lines or 90 % of its branches.
 # tools/coverage.sh [--missed]     --missed: also every line and branch that no test takes

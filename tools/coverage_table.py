@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints a table of what llvm-cov says: tools/coverage_table.py HEADERS EXPORT.text EXPORT.lcov SHOWN [--missed]
 
 Fails if a room with a bound is below it. Called by tools/coverage.sh."""

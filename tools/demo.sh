@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the demo and runs it. tools/demo.sh --help explains the options.
 set -euo pipefail
 cd "$(dirname "$0")/.."

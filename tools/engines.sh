@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs an engine, builds what drives it, and runs its tests. tools/engines.sh --help explains the arguments.
 set -euo pipefail
 cd "$(dirname "$0")/.."

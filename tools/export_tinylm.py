@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write tinylm's weights, and what a C++ reader must reproduce from them, as the files of examples/tinylm/weights.
 
     python3 tools/export_tinylm.py build/tinylm.pt examples/tinylm/weights

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Formats all sources with clang-format 19.
 # tools/format.sh [--check]     --check: changes nothing and fails if a source is not formatted
 set -euo pipefail

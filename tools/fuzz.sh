@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Fuzzes with libFuzzer of clang 19, address and undefined-behaviour sanitizers on.
 # tools/fuzz.sh TARGET [SECONDS]     TARGET: a target in tests/fuzz, named as its source; default 60 seconds
 # tools/fuzz.sh --all [SECONDS]      all of them, two at a time; a line for each, and failure if one fails

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Shows that every fuzz target finds a bug: plants those of tests/fuzz/planted.txt, one for each target, into copies of
 # the tree, and fuzzes each for at most 60 seconds. A line for each target; fails if one finds nothing. For the nightly run.
 # tools/fuzz_planted.sh [TARGET...]

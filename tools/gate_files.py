@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the tensors of published gates and writes gate files: what convert_wg_kv.py and convert_trim_kv.py share.
 
 A gate file is safetensors, all tensors F32, the layers of a model stacked along the first axis. numpy is enough, but for a

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Tests, sanitizes and measures the CUDA backend on this machine, and judges it: docs/gpu.md.
 # tools/gpu_acceptance.sh [--build-only] [--prefix DIR] [OUT]
 # tools/gpu_acceptance.sh --bundle DIR [--seconds N] tests|sanitizers|bench [OUT]

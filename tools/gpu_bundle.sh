@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds what tools/gpu_acceptance.sh runs on a machine that has a GPU and none of our packages. It needs no GPU.
 # tools/gpu_bundle.sh [DIR]              DIR: build/gpu_bundle unless told otherwise; of at most 40 MiB
 # tools/gpu_bundle.sh --rehearse [DIR]   starts every program of it in an empty root that has nothing but the C library

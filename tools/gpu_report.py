@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Judges what the benchmarks of bench/cuda measured: a line for each row of the table of docs/gpu.md.
 
     gpu_report.py RESULTS [--markdown FILE]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Puts what one part of the acceptance on a GPU found into the file that holds all of it, for tools/gpu_report.py.
 
     gpu_results.py RESULTS FOLDER

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Plants small faults in the headers, one at a time, and asks whether a test notices.
 
 tools/mutate.py [--header GLOB]... [--count N] [--seed N] [--cases N] [--list] [--one TEXT]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What takes too long for every change: other random cases, longer fuzzing, planted bugs, threads, coverage, mutants.
 # tools/nightly.sh [STEP...]     all steps by default; their names are in the list at the end
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Renames the C++ names of kvpolicy 0.2 to those of 0.3 in a user's sources.
 
     rename_0_3.py PATH...                 rewrites .hpp .cpp .cu .cuh .h .cc .hh, and the ```cpp blocks of .md files

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the scripts rename_OLD_NEW.py share: they read C++ as tokens, and give their tables to `main` as a `Renamer`.
 
 It knows scopes, and the type that stands in front of a declared name. `auto` variables are judged by how they are used.

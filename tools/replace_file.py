@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a file that takes the place of another one only when it is whole: what every tool that writes a large file shares.
 
     with replace_file(path, inputs=[source]) as file:

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs what kvpolicy's tests, examples and benchmarks need on Debian 12 or Ubuntu 24.04.
 # tools/setup.sh [--ci] [PACKAGE...]
 #   --ci      also clang, clang-format, clang-tidy, libc++ and llvm 19, doxygen, pkg-config, chromium, Open MPI

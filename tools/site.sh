@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the pages into a site with search: build/site/html/index.html. tools/site.sh --help explains the arguments.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Runs steps, and counts them and the tests that they report. Source this file, call `step` for each, and `finish` last.
 
 passed=0

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the tests and runs them. tools/test.sh --help explains the arguments.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Bits per byte of the held-out text under two baselines that know nothing of transformers.
 
     python3 tools/tinylm_baselines.py examples/tinylm/weights/held_out.txt

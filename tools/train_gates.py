@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Train WG-KV's write gate or TRIM-KV's retention gate for tinylm, and measure it beside static policies.
 
     python3 -m venv venv && venv/bin/pip install numpy torch safetensors

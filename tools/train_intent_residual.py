@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Train IntentKV's residual head for tinylm, and measure what it gains over the rule.
 
     python3 -m venv venv && venv/bin/pip install numpy torch safetensors

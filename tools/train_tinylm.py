@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Train tinylm, the small decoder of examples/tinylm, on two CPU cores.
 
 The model must do two things: predict text well enough that bits per byte mean something, and look back over its whole

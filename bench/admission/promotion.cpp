@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One step's promotion for a whole model: the oldest row of every lane's window goes on in its pages, against a copy of
 // the same number of rows from other places of the same rings to other places of the same pages.
 #include "dual_model.hpp"

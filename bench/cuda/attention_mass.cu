@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attention_mass of a window over one layer, with the rows' log-sum-exp given and without, against a read of the keys
 // and against the plain eager formulation: logits, softmax, reduction, each a kernel of its own that writes all of it.
 #include <cuda_bf16.h>

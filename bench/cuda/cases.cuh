@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Caches, query rows and page bounds of bench/model.hpp, once more on the device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a model does once a token, in one launch for all layers: argmin of every lane, promotion out of every window,
 // the scores of pages, and norms of keys.
 #include "cuda/cases.cuh"

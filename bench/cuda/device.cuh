@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What benchmarks on a GPU are made of: checked calls, memory of the device, streams, events, graphs, and an executor
 // whose launch numbers the environment may override.
 #pragma once

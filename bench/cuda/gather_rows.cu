@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gather_rows in place, a model's rows of 256 bytes in two arrays, against a copy of the bytes that are kept.
 #include "cuda/cases.cuh"
 

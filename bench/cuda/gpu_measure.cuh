@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a benchmark on a GPU takes its time: CUDA events around the call alone, an L2 that holds nothing of it,
 // everything that is compared run in turn, and the device's own copies and reads of memory as floors.
 #pragma once

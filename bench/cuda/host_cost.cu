@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a planned decision costs the host: the calls of decide and apply, which launch and wait for nothing, against as
 // many launches of a kernel that does nothing.
 #include <chrono>

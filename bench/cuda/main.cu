@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main of every benchmark on a GPU: what the device is, and what its memory can do, at the head of the report.
 #include <cstring>
 

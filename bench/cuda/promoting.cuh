@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A dual cache of a whole model in memory of host or device, and its steps: what WG-KV's benchmark and tests of bits
 // run.
 #pragma once

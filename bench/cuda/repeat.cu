@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same bits every time: decisions and their effects on a GPU, twenty times from the same memory, and once more in a
 // graph that was captured on other data. Prints a line for each; exit status 1 if one differs, 77 without a GPU.
 //

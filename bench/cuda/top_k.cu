@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // top_k on the scores of a model's lanes and of a batch's, of every distribution, against what memory allows, a sort by
 // CUB and a plain kernel; and of one layer in a graph.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one would write instead of top_k: a sort of packed keys by CUB, and a plain kernel of a block a lane.
 #pragma once
 

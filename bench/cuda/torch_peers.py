@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times on a GPU what users run today, in eager PyTorch: a peer of the benchmarks of this folder.
 
     torch_peers.py [--out FILE] [--rounds N]     JSON, on standard output if no file is given

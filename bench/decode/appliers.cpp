@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steady state of a decode loop that drops 64 entries of each lane once in 64 steps: every policy that can decide
 // in a decode loop, with every applier that takes the pick `top` and keeps entries apart. Beside each, in the same run,
 // its floor: a read of the columns that the rule needs, and a move of what the applier moves.

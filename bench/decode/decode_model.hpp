@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the benchmarks of decode steps share: a model's lanes in the steady state, and the times of the parts of a step.
 #pragma once
 

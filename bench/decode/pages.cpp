@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decode steps that work on pages: WG-KV's `step`, which moves admitted tokens from a window to pages, and Quest's
 // `select_pages`, which chooses the pages that attention reads. Each beside its floor, in the same run.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steady state of a decode loop: one token is appended, observed, decided about and dropped in each step, for all
 // lanes of a model. Beside it, in the same run, its floor: plain loops over the columns that the rule needs, on the
 // same threads. A floor below 20 us counts as 20 us.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs of decode steps over a whole model's lanes, each against a plain loop over what it must touch: record_norms
 // of a prompt, argmin_of, replace_listed, and sort_entries against a sort of the same numbers.
 #include <algorithm>

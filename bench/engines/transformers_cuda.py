@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Policies inside of transformers on a GPU: prefill, decision, decoding and memory at long contexts.
 
     python3 bench/engines/transformers_cuda.py [--out FILE.json] [--lengths 32768 131072] [--batches 1 8] [--small]

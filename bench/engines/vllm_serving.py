@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Requests of 2k to 16k tokens in vLLM on processors, with and without a policy, in the same memory.
 
     python3 bench/engines/vllm_serving.py [--policy POLICY] [--requests 12] [--new 64] [--blocks 160] [--out FILE.json] [--only serving|decoding]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every applier over a whole model's lanes, each with tables of its own, against a plain loop that reads or writes once
 // what the applier must: tables, positions, and the rows that stay or move.
 #include "listed_model.hpp"

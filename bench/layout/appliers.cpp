@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every applier against a copy of the bytes that it must move: a quarter of the entries kept, or one dropped.
 #include "../defaults.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests in slots: a step over some slots of many against the same sequences alone; fork, save and load against
 // memcpy; a decision in turns against the same at once.
 #include <cstring>

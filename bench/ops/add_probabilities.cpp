@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // add_probabilities over a whole model, as in a decode step (one row) and in a chunk of a prefill, against the loop
 // that an engine's author would write, and against a read of the probabilities.
 #include <kvpolicy/ops/add_probabilities.hpp>

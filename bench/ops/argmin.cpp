@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // argmin over a whole model's lanes, one dropped entry each, against a read of the scores.
 #include <kvpolicy/ops/argmin.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attention_mass of a window over one layer: its logits against the peak of the multiply-add that they are made of, the
 // whole against its logits, and against a plain Eigen formulation in the same element type.
 #include <kvpolicy/ops/attention_mass.hpp>

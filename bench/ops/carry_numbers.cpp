@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // append_column over a whole model's lanes: the gates of a prefill enter their column, or those of one new token.
 // Against std::memcpy where both lie alike, and the loop that one would write elsewhere.
 #include <kvpolicy/ops/append_column.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs that change or check counts, and those that move entries of lanes as a whole, over a whole model: each
 // against a plain loop that reads or writes once what the verb must.
 #include <kvpolicy/ops/copy_rows.hpp>

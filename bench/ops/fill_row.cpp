@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fill_row: one slot's keys and values in every layer and head of a model, against a memset of each row.
 #include <kvpolicy/ops/fill_row.hpp>
 

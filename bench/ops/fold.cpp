@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fold over a whole model's scores, to a row for every layer or one for the model, against a plain loop and a read.
 #include <kvpolicy/ops/fold.hpp>
 

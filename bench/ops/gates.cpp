@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // write_gates and retention_gates of a prefill, a layer at a time: the whole verb against Eigen's product of the same
 // rows and weights alone, and against the peak of the multiply-add; and a decode step's rows against reading the
 // weights.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gather_rows in place, rows of 256 bytes in any number of arrays, against a memcpy of the bytes that are kept.
 #include <kvpolicy/ops/gather_rows.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs that edit lists of slots, over a whole model's lanes, each with a list of its own: a quarter of the entries
 // stays. Against the loop that one would write without its guarantees, or a read of the tables.
 #include <kvpolicy/ops/lists.hpp>

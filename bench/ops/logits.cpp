@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // logits of 32 rows against the peak of the multiply-add, of one row against a read of the keys, and mean_row against
 // one; and a decision of KeyDiff, which is both verbs, against two reads.
 #include <kvpolicy/ops/logits.hpp>

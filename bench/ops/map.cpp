@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // map: a number for every entry, here a random one. Against a copy of the scores.
 #include <kvpolicy/ops/map.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs that write masks, over a whole model's lanes, each with a list of scattered slots: three of four entries
 // are hidden, or those of the lists shown; against the loop that one would write.
 #include <kvpolicy/ops/mask_rows.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs over a whole model's scores and query rows: map, pool, ring_append and ring_truncate, each against a plain loop
 // that reads and writes once what the verb must.
 #include <kvpolicy/ops/map.hpp>

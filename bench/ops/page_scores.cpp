@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // page_scores and extend_bounds against reads of what they must read, and page_scores against exact logits of every
 // key: what a selection saves.
 #include <kvpolicy/ops/page_scores.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: scores of neighbours become one. Against a copy of the scores.
 #include <kvpolicy/ops/pool.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // rerotate over a whole model's keys, after a quarter was kept by chance (every key turns by another step) or all but
 // the newest and a sink (all turn by one), against a loop over a table of cosines and a copy of the keys. The floor
 // reads and writes the keys and positions, and reads the cosines and sines of every turn that is not the one before it.

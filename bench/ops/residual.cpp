@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs of IntentKV's memory and residual, over a whole model, each against the slower of a plain loop that touches
 // once what the verb must and its multiply-adds at the instruction's peak.
 #include <kvpolicy/ops/residual.hpp>

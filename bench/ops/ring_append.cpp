@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ring_append: the last query rows of a forward go into the ring. Against a copy of the rows.
 #include <kvpolicy/ops/ring_append.hpp>
 

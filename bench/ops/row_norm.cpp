@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // row_norm: the norm of every key, of a whole model. Against a read of the keys.
 #include <kvpolicy/ops/row_norm.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // select_if over a whole model's scores: entries that score enough, and a few forced ones. Against std::copy_if over
 // the ordinals, and a read of the scores.
 #include <kvpolicy/ops/select_if.hpp>

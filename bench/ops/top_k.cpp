@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // top_k on scores of every distribution, against a read of the same scores and against what one would write instead:
 // std::nth_element on values, a radix select. Rows are many and different, so that no branch is learnt.
 #include <kvpolicy/ops/top_k.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs that give back units, over a whole model's lanes: rows of 256 bytes into holes, against a memcpy of the
 // rows that move; blocks of 16 out of tables, against the loop that one would write.
 #include <kvpolicy/ops/units.hpp>

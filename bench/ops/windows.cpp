@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs of a window in front of pages, over a whole model: each against a plain loop that reads or writes once what
 // the verb must.
 #include <kvpolicy/ops/append_rows.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Benchmarks a decision and its compaction, for all lanes of a model or of one layer. All policies use it.
 #pragma once
 

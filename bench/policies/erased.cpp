@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What type erasure adds to a decision: the typed policy and the same one from a spec, on one small lane.
 #include <array>
 #include <vector>

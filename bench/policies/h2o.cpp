@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // H2O on a whole model's lanes: observe one row, decide, apply, as after every step.
 #include "policies/decide_apply.hpp"
 #include "reference/heavy_hitters.hpp"

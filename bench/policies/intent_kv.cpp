@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // IntentKV's event: the rule over a whole model's keys against what reading them or multiplying them takes at least,
 // and all that follows it: residual, choice, redirection to the dead slot.
 #include "reference/intent_kv.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A decode step of Quest on a whole model's lanes: bounds of the new entry's page, and the pages that are read.
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SnapKV on a whole model's lanes; and on one layer, for the comparison with eager PyTorch (tools/bench_peers.py), with
 // what a decision takes as scratch.
 #include "policies/decide_apply.hpp"

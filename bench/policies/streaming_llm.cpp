@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StreamingLLM on a whole model's lanes.
 #include "policies/decide_apply.hpp"
 

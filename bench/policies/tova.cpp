@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TOVA on a whole model's lanes: one set a layer.
 #include "policies/decide_apply.hpp"
 

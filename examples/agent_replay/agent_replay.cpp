@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays sessions of agents, turn by turn, on one pool with a prefix cache. It measures the answers of each policy,
 // the tokens that it keeps, and its costs.
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An allocator of slots: a free list that detects a slot which is freed twice.
 #pragma once
 

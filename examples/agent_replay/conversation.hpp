@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The conversations of the agents: tool results that contain facts, and questions about facts of earlier turns.
 #pragma once
 

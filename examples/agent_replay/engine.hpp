@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small engine: the sessions of one contender take turns on one pool.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory that all sessions share: rows of keys and values, the slot allocator, and the prefix tree.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The counts of each contender, and the figures that follow from them.
 #pragma once
 

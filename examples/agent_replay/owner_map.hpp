@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A check of slot ownership: collects the slots of all owners, and compares them with the allocator.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The prefix cache: a radix tree from token ids to slots, with locks, which evicts the least recently used leaf first.
 #pragma once
 

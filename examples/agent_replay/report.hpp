@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One HTML page with the live tokens of each row over the turns, and the table. It needs no network.
 #pragma once
 

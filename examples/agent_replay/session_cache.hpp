@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache of one session: its map of positions, its list of live slots, and the part that is in the prefix tree.
 #pragma once
 

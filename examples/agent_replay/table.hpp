@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of a run, and the same figures as JSON.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that the demo's figures are within the bounds in which its table is meaningful.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The demo's selection, and its compositions of admission, selection and eviction.
 #include "portions.hpp"
 

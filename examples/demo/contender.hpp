@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface between the demo's table and the policies in it. It includes neither the policies nor the model, so
 // that the table compiles quickly, and the policies compile beside it.
 #pragma once

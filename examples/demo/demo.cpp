@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The demo that ./tools/demo.sh runs: six published systems beside the full cache, at one budget, on a real decoder.
 // Everything else is demo_full.
 #include "options.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole demo: every policy at three budgets, policies that a user writes, layouts and checks. ./tools/demo.sh
 // --full runs it.
 #include "checks.hpp"

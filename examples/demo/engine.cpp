@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine, and prompts that it reads with the full cache.
 #include "engine.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model with the memory of its caches, and a prompt that was read in the ways that the contenders need.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The published evictions of the demo's table. Each is a composition that a user could write.
 #include "engine.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The policies of the demo's table that read trained gates.
 #include "portions.hpp"
 

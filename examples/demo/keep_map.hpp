@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The texts of the page: what each row of the table held of them, step by step.
 #pragma once
 

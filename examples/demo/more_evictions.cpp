@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The evictions that only the whole table has.
 #include "../value_aware.hpp"
 #include "engine.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command lines: what is offered, and what is refused before any work.
 #include "options.hpp"
 

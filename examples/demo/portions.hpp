@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of the demo's cache policies, for a budget.
 #pragma once
 

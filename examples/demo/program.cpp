@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What both programs do: settle the options, run the cases, print the table, write the report.
 #include "../program.hpp"
 

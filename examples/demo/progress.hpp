@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tells on standard error how far the work is.
 #pragma once
 

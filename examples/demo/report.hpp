@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report: the page of what each row of the table kept of some texts, with the table itself.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs every case under every policy and budget.
 #include "run.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs every case under every policy and budget. Cases run side by side, each on an engine of one thread.
 #pragma once
 

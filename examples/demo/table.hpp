@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The figures that the demo measures, and their tables.
 #pragma once
 

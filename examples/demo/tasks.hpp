@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tasks of the demo: continuing passages of real text, and recalling facts.
 #pragma once
 

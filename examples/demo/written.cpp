@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The policies that a user writes as a spec.
 #include <algorithm>
 #include <array>

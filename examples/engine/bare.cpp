@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Generates greedily with the full cache.
 #include <cstdio>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks an engine whose cache a policy shortens against a second engine, which keeps every entry and masks the entries
 // that the policy has dropped.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Continuous batching: requests join and leave at every step, and prompts run beside decoding in one forward. Each
 // request generates what it generates alone.
 #include <kvpolicy/kvpolicy.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small inference engine: a decoder with RoPE and grouped-query attention, whose weights are random numbers that are
 // the same in every run. It generates greedily, for a batch of sequences that may differ in length.
 //

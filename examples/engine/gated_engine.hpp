@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The small engine with the cache that an admission needs: each lane has a window, which is a ring that every token
 // enters, and pages for the tokens that it admits. One pool of pages serves all lanes.
 #pragma once

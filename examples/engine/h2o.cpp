@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // H2O: adds up the attention that each entry receives, and drops the entries that received least. The attention is the
 // engine's own: it is not computed twice.
 #include <kvpolicy/kvpolicy.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // IntentKV: two turns of an agent's session. After each turn's prompt the policy decides which tokens to keep by what
 // the turns have asked for. Dropped tokens are redirected in place, so that a prefix cache still matches.
 #include <kvpolicy/kvpolicy.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A batch of three sequences whose prompts differ in length: SnapKV decides about all of them in one call.
 #include <kvpolicy/kvpolicy.hpp>
 

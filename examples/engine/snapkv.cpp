@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SnapKV: reads the prompt, decides once which entries of each lane to keep, moves them together, and decodes on.
 #include <kvpolicy/kvpolicy.hpp>
 

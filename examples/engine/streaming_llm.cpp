@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StreamingLLM: decodes on and on in a cache of fixed size. Each step drops the oldest entry that is no sink, and the
 // next token takes its row, so that no row moves.
 #include <kvpolicy/kvpolicy.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WG-KV: every token enters the window of its lane. When it leaves the window, the lane admits it to its pages if the
 // token's write gate is large enough, and drops it otherwise.
 #include <kvpolicy/kvpolicy.hpp>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes the source that names the commit, each time before it is compiled, and changes it only if the commit has changed.
 # cmake -D FROM=... -D TO=... -P commit.cmake
 set(KEEP_MAP_COMMIT "")

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each lane holds of a text, step by step: the entries at first, and those that each step drops.
 #pragma once
 

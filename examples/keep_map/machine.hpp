@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a page says about where its figures come from.
 #pragma once
 

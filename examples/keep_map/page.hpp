@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One HTML file that shows what policies keep of texts, step by step, and a table of numbers. It needs no other file
 // and no network.
 #pragma once

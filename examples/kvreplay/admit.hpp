@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays an admission over a trace, as an engine whose lanes have a window and pages.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The attention of the last query row over the entries that a layout leaves.
 #pragma once
 

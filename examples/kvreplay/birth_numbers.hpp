@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numbers that the entries of a trace are born with.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays the admission or the selection of a spec.
 #pragma once
 

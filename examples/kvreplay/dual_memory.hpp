@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of an engine under an admission: one ring for each lane, and the pages of one pool.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The entries that a policy leaves if no row has moved. They are gathered from the trace layer by layer.
 #pragma once
 

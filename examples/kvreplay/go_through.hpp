@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a replay of every group of layers, writes its results, and prints them.
 #pragma once
 

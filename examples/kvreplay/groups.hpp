@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Groups of layers in a trace. Each group is replayed as a model of its own, and the results are merged.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records the decisions in ordinals of the trace: the entries that each segment holds, their scores, and the steps in
 // which entries were dropped.
 #pragma once

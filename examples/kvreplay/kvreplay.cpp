@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a policy on a recorded trace and writes its decisions.
 #include <unistd.h>
 

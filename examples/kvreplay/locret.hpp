@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Locret, whose last chunk is decided otherwise than those before it, and whose last entries nobody decides about.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of the replayed engine: the mapped file, and the tables that locate entries.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policies by name: the evictions that the library lists, and the admissions and selections, whose fields are listed
 // here.
 #pragma once

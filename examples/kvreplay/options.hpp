@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvreplay's command line, and the spec that follows from it.
 #pragma once
 

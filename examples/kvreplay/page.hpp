@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page of a replay: which entries of the trace every lane held, step by step (--html).
 #pragma once
 

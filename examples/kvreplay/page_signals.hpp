@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The signals of a trace by which a selection scores pages.
 #pragma once
 

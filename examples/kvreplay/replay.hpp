@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays a policy over a trace, as an engine whose memory is the mapped file.
 #pragma once
 

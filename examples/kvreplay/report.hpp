@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvreplay's output: a JSON object, or a table with the same contents.
 #pragma once
 

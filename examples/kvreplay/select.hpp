@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays a selection over a trace: chooses the pages that the last query row reads. Nothing is dropped.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shares of lanes by LU-KV's table of prune ratios.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A spec that is made from the options of a command line. Its errors name those options.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors of a trace, which are read in place. Each is checked against the letters of its shape, and errors name
 // it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recorded trace: a safetensors file whose tensors are checked against each other.
 #pragma once
 

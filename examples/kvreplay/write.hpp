@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvreplay's output file: results as tensors, and the rows that are left, which are written layer by layer.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tokens of one decode must be like.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Notices what somebody else has done to the cells of a sequence of llama.cpp.
 #pragma once
 

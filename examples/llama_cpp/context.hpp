@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A llama.cpp context whose cache the host can read and write: what it must be like, and one decode at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of a llama.cpp context under a policy, and the models and caches that are refused.
 #pragma once
 

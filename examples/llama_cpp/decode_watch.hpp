@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a decode of llama.cpp shows to its callback: the tensors of the cache, the cells of new tokens, and query rows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sequences of a context under a policy: what their calls check, and one decode of some of them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gives the cells behind the kept rows of a sequence back to llama.cpp.
 #pragma once
 

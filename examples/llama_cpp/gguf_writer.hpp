@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes a model as a GGUF file that llama.cpp reads.
 #pragma once
 

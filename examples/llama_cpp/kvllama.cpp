@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a model of llama.cpp with its cache under a policy. docs/llama_cpp.md
 #include <fmt/core.h>
 

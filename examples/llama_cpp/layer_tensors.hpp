@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors of a layer's cache in llama.cpp.
 #pragma once
 

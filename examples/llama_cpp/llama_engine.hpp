@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A llama.cpp context whose KV cache is kept small by a policy of kvpolicy, without a change of llama.cpp.
 //
 //     llama_cpp::engine engine(model, kv::parse("snapkv | budget(1024)"), {.context = {.cells = 8192}});

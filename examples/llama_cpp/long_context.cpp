@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the decode step of a model of llama.cpp with a long cache, full and cut by a policy. docs/llama_cpp.md
 #include <fmt/core.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models of llama.cpp, as the programs of this folder load them.
 #pragma once
 

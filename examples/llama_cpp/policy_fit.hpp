@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which policies a context of llama.cpp can serve, and admissions whose lanes decide together.
 #pragma once
 

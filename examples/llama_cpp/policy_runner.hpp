@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A policy with its state and its decisions about the sequences of a context of llama.cpp.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text to tokens and back, by the tokenizer of a model.
 #pragma once
 

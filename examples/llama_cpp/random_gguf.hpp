@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model with random weights as a GGUF file: it says nothing, and takes the time of a model of its sizes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The demo's recall questions, asked of tinylm's weights in llama.cpp.
 #pragma once
 

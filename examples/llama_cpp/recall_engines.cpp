@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asks the demo's recall questions of tinylm's weights in two engines, its own decoder and llama.cpp, under the same
 // policies, and writes what they answered and kept as JSON. tools/engines/table.py makes a table of it.
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a saved sequence: a header with a sum over all of them, and what the library saves of it.
 #pragma once
 

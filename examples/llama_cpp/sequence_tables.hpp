@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which cells the sequences of a context have, and which token each lane holds in them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A decision about a sequence, kept while those about other sequences are made.
 #pragma once
 

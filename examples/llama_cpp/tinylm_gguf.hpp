@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tinylm's weights as a GGUF file that llama.cpp reads, and its n-gram embeddings, which llama.cpp takes as a batch.
 #pragma once
 

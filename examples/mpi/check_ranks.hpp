@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checks that tensor-parallel ranks fit together: an engine makes them once, or while it is being written.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor-parallel engine in small: a decoder with RoPE and grouped-query attention, of which each rank computes an
 // equal part of the heads. The weights of a head are random numbers that depend on the head only, so that a model has
 // the same weights on any number of ranks. It has attention only, because what else a layer computes does not touch the

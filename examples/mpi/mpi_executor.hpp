@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A host executor that is one of the ranks of a tensor-parallel engine, and reaches the others by MPI.
 #pragma once
 

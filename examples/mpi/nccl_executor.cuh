@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA executor that is one of the ranks of a tensor-parallel engine, and reaches the others by NCCL. It is compiled,
 // and it has not been run on several GPUs yet.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor-parallel engine under three policies, on any number of ranks that divides its 4 KV heads:
 //
 //     mpirun -n 4 tensor_parallel

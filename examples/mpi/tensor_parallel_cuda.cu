@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks on several GPUs, one for each rank, over NCCL: every rank decides about its heads, and the keep set must be
 // that of all heads in one process. mpirun -n 2 tensor_parallel_cuda. With fewer GPUs than ranks it ends with
 // status 77.

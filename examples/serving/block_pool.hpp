@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of all requests: blocks of 16 tokens with counts of references.
 #pragma once
 

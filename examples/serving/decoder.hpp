@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model as the engine calls it. serving.cpp gives it tinylm, and the tests a model that shows every wrong row.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Drafts by prompt lookup: the tokens that followed the same few tokens earlier in the text.
 #pragma once
 

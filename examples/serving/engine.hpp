@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A serving engine in small: requests come and go at every step, on one pool of blocks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an engine holds in memory, part by part, so that two engines can be compared on equal memory.
 #pragma once
 

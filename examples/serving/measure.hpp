@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the workload under one policy, and keeps what the table shows of it.
 #pragma once
 

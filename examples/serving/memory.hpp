@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a sequence may do with the pool: take blocks, share them, write to them, and give them back.
 #pragma once
 

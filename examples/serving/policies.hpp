@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The policies that requests may name, and how the engine calls one for a sequence.
 #pragma once
 

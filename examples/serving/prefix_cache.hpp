@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The prefix cache: finds the blocks of prompts that were computed before.
 #pragma once
 

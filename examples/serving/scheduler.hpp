@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses what each step computes: continuous batching with chunked prefills, admission by what a request will need,
 // and preemption.
 #pragma once

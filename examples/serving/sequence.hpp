@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One continuation of a request while the engine works on it.
 #pragma once
 

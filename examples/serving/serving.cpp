@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Serves recall questions with a small engine, once with the full cache and once with each policy, on equal memory.
 #include <fmt/core.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of running requests, by slot: counts, positions and blocks, as kernels and policies read them.
 #pragma once
 

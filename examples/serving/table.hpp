@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of the engine's policies, for people and as JSON.
 #pragma once
 

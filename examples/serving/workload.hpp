@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requests of the table: recall questions, as the demo asks them, after a system prompt that all of them share.
 #pragma once
 

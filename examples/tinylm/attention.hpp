@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The attention of a chunk's queries over a layer's live entries, lane by lane, through the block table.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache of a sequence under a cache policy, with and without an admission. A session uses either by the same calls.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sequence that the model reads and writes under a cache policy of admission, selection and eviction.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a sequence under a cache policy: pages, and a ring for each lane if the policy has an admission.
 #pragma once
 

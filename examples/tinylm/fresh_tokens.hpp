@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens that the model has read and that are in no cache yet: their rows, and the outputs of gates.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine's memory: one pool of units for all sequences, and the tables of a sequence.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tinylm: a byte-level decoder of four layers. Its attention reads the entries that the cache still holds.
 #pragma once
 

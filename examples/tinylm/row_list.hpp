@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list of rows that attention reads of a sequence, in order, wherever each row is in memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A reader of safetensors files that checks every number of the header against the file.
 #pragma once
 

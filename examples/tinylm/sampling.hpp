@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses a byte from logits, and computes the bits that a byte costs.
 #pragma once
 

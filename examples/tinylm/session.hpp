@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sequence that the model reads and writes while a policy decides which entries its cache keeps.
 #pragma once
 

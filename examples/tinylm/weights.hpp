@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tinylm's configuration and weights, read from a safetensors file.
 #pragma once
 

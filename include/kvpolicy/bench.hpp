@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Benchmarks of a scorer, by Google Benchmark: how long a decision takes, and how far that is from reading the rows.
 //
 // This header is not part of the umbrella, because it needs <benchmark/benchmark.h>; link benchmark::benchmark.

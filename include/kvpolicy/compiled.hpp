@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The instances of templates that kvpolicy::compiled holds: what a named policy needs, `append`, `truncate` and
 // `apply`, and the ready compositions with keys and query rows. The umbrella includes it where KVPOLICY_COMPILED is
 // defined; src/compositions.cpp includes it with another KVPOLICY_INSTANCE, and so defines what is declared here.

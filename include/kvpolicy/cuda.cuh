@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every header of the library, for the host and for CUDA. Include it in sources that nvcc compiles.
 #pragma once
 

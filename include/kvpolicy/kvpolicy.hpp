@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Includes every header for the host. Include this one, or only the headers that you use.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plugins: a shared library that adds parts of its own to the registry of a program, such as kvreplay.
 //
 // This header is not part of the umbrella, because it needs <dlfcn.h>, which POSIX has.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 /// The library's version as major * 10000 + minor * 100 + patch, for `#if`. CMake reads this file and checks that the

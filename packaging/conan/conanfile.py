@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packages the tree that this file stands in. Conan 2: conan create packaging/conan -s compiler.cppstd=20"""
 
 import re

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arrays of NumPy, PyTorch and JAX as rows and numbers. They arrive by DLPack, and nothing is copied.
 #pragma once
 

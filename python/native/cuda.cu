@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The evictor of CUDA memory.
 #include <kvpolicy/cuda.cuh>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The evictor on the emulated device of the tests, whose memory is the host's.
 #include "evictor_on.hpp"
 #include "support/device.hpp"

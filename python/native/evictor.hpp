@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An eviction by name about a batch of sequences, for a caller that keeps keys and values itself.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is compiled for the host: its evictor, and what is asked about policies.
 #include <cstdlib>
 #include <string_view>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Python module kvpolicy._native.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>

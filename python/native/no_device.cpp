@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A package that was built for host memory alone.
 #include "evictor.hpp"
 

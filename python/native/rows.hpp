@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows and numbers that a caller gives, in the memory of the host or of a device.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The version of the headers, for scikit-build-core: those of the checkout, or those that the sdist holds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kvpolicy and kvpress in one process, imported in either order, with the transformers that kvpress asks for.
 
 beside_kvpress.py first|last   kvpress is imported before kvpolicy, or after it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models of these tests are so small that more threads of PyTorch only wait for each other.
 
 With KVPOLICY_TEST_DEVICE set, decisions are made on the emulated device, for which the package was built.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference of eviction in transformers: a full cache, and a mask of what each lane has dropped."""
 
 import numpy as np

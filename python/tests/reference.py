@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SnapKV, H2O and Knorm in double precision, in the slowest obvious way. It shares no code with the library."""
 
 import numpy as np

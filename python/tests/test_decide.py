@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decisions about arrays of NumPy. They need nothing but NumPy."""
 
 import threading

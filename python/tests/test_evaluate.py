@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kvpolicy.evaluate on small models: what it asks, what it measures, what the page holds, and what it refuses."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eviction in small random models of transformers, against a full cache under a mask of the same keep sets."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Admissions in models of transformers: WG-KV, against one forward without a cache under the exact mask of each KV head."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flash and flex attention in models of transformers, whose masks have other forms. Both run on a processor here.
 
 The package flash-attn needs a GPU. Its two functions are replaced by ones that compute what they document, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What once went wrong in a model without a word, or was refused too late: one test each."""
 
 import copy

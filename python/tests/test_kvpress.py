@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The presses keep what those of kvpress keep, in a model. Needs kvpress 0.5.5."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The presses of kvpress as policies."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores that are written in Python, about arrays."""
 
 import numpy as np

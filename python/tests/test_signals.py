@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A signal that nobody gave is refused by its name, for every policy that the library has."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tinylm's weights in transformers: the logits that PyTorch gave, and recall with a sixteenth of the cache."""
 
 import pytest

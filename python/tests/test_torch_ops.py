@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operator of PyTorch: it is sound by PyTorch's own checks, and a compiled function with it gives what an eager one does."""
 
 import pytest

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tinylm's own decoder keeps of the demo's recall questions, in the format of `recall.py --keep`: policy, case,
 // layer, KV head and the kept ordinals, separated by tabs. TRIM-KV and WG-KV read tinylm's trained gates.
 #include <fstream>

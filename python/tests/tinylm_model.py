@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tinylm, the decoder of examples/tinylm, as a Llama of transformers, and the demo's recall questions.
 
     model = load(ROOT / "examples/tinylm/weights")

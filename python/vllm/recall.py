@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Asks tinylm's recall questions in vLLM, under several policies, as python/recall.py does in transformers.
 
     python3 python/vllm/recall.py [--cases 60] --out FILE [POLICY ...]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exceptions as the codes and texts of C.
 #pragma once
 

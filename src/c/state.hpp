@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the calls of C do, over the memory of an executor.
 #pragma once
 

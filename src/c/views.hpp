@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The structs of C as views of the library.
 #pragma once
 

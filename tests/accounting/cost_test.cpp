@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prefill token equivalents: worked numbers, and what is refused.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A verdict before anything was judged.
 
 #include "support/test.hpp"

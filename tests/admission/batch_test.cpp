@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A batch whose sequences step apart, against a plain model: chunks, drafts, caps, evictions, pools that run out,
 // forks.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admission: what every step sees, promotion before the overwrite, chunks, drafts, caps and pools that run out.
 
 #include "reference/dual_cache.hpp"

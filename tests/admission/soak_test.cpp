@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many steps of decoding, 100,000 in the night: random gates, drafts that are rolled back, evictions, a pool that runs
 // out.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What the agent replay must show whatever its policies answer: agent_replay_test.py PROGRAM."""
 import json
 import pathlib

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The replay's allocator and prefix tree: who owns a slot, and who may read which.
 
 #include <agent_replay/radix_tree.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thousand turns of the replay's bookkeeping without its model: an owner map beside the allocator at each step.
 
 #include <agent_replay/owner_map.hpp>

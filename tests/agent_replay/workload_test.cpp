@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The replay's conversations and its intervals.
 
 #include <agent_replay/conversation.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policies chosen at run time decide, explain and force as the typed ones do; specs at the edges of their grammar.
 
 #include "laws/refusal.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Erased parts: a scorer, a stage, a pick or a trigger that is chosen at run time does what the typed one does.
 
 #include "support/kept_lists.hpp"

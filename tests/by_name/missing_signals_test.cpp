@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A signal that nobody gave: every scorer, system and recorder of the registry, with each of its signals missing in
 // turn.
 #include "support/test.hpp"

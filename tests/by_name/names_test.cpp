@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names and texts from outside: a registry takes what a spec can say, and an error quotes what was found in one short
 // line.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policies in writing: every policy reads back as itself, and every error says where and what would have been accepted.
 
 #include "laws/refusal.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sections of a spec: admissions, selections and all three together are read as they were printed.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Systems beside every part of a spec: what a policy says is what it does, or the spec is refused where it is wrong.
 
 #include <cctype>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Protections, budgets, picks and triggers of a program's own: each joins a registry by one line.
 #include "support/kept_lists.hpp"
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cache in the blocks of a pool keeps what the same rows keep in a contiguous cache, and moves the same ones.
 
 #include <kvpolicy/c/kvpolicy.h>

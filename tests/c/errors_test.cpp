@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface speaks of itself: every error names a function and members of kvpolicy.h, and nothing of C++.
 
 #include <kvpolicy/c/kvpolicy.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine that speaks C: a small cache, query rows, a policy and its state.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // expect: this engine does not support that layout
 // TensorRT-LLM gives blocks back from the end of a sequence: nothing can be taken out of its tables, but rows can move.
 #include <kvpolicy/engines/bind.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // expect: this applier has no member .edit., but apply calls .edit
 // A type that is no applier is carried out by no engine, whatever it is called.
 #include <kvpolicy/engines/bind.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // expect: this policy has no member `trigger`, but a policy has a data member `trigger`, a trigger
 // A policy of one's own has a scorer, a protection, a budget and a trigger.
 #include <kvpolicy/kvpolicy.hpp>

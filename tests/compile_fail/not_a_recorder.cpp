@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // expect: constraint|no instance of function template .kvpolicy::v0::state
 // A struct that does not say which signal it provides is no recorder: a state takes no columns of it.
 #include <kvpolicy/kvpolicy.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // expect: this scorer has no member `needs`, but a scorer says which signals it reads
 // A struct that does not say which signals it needs is no scorer.
 #include <kvpolicy/kvpolicy.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // expect: constraint|no instance of function template .kvpolicy::v0::engines::bind
 // An engine that does not tell its facts can carry nothing.
 #include <kvpolicy/engines/bind.hpp>

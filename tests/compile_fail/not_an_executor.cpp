@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // expect: constraint|no instance of overloaded function|no instance of function template
 // Something without a backend runs nothing.
 #include <kvpolicy/kvpolicy.hpp>

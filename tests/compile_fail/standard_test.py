@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The umbrella header under an older standard is one error, which says what to do.
 
     standard_test.py COMPILER INCLUDE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // expect: deleted|cannot be referenced -- it is a deleted function
 // A state's memory is made once; a fork is copied into memory that is there.
 #include <kvpolicy/kvpolicy.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A user's program, however it came by kvpolicy: is refused, decides and compacts, and says which version it has.
 #include <algorithm>
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The least memory that can be called a cache: one layer, one head, eight entries of four channels.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What can be told about a cache from its strides alone: layouts up to their exact limits, told from those one byte
 // tighter.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversions of elements, for every 16-bit number and every point half-way between two of them.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which shapes of a user's types are taken, and which are not. What an error says: tests/compile_fail/hooks.
 #include "support/test.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lanes, segments, locators and scores: which number stands for whom, over every small batch.
 
 #include "support/test.hpp"

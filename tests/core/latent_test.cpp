@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Caches whose values are a part of the keys' rows, and elements of fp8 with their scales: what a cache says of them,
 // what is refused, and that appliers move a row and its scale once.
 

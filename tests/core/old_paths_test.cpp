@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Old paths of headers that have moved: each is there until 0.4.
 #include <doctest/doctest.h>
 

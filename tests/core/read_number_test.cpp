@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers from text, by the standard library and by our own arithmetic, which libraries without from_chars of double
 // need.
 #include <charconv>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every part of the library satisfies the concept that it claims. The check is here, and not beside each part, because
 // every program that includes the headers would compile it.
 

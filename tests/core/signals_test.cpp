@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signals that do not fit the model, and states that are not the policy's, are refused by name.
 
 #include "laws/refusal.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys and values of another cache than that of the lanes are refused before a row of them is read.
 
 #include "laws/refusal.hpp"

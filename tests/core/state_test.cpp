@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State: columns by lane, forks, and whose signal wins.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables and signals whose strides are missing, and rows of an earlier forward, are refused by name.
 
 #include "laws/refusal.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors that are described in one call, against the addresses that their axes give.
 
 #include "support/test.hpp"

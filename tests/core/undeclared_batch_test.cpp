@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of a batch that were described as those of one sequence are refused.
 
 #include "laws/refusal.hpp"

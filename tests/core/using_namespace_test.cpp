@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Both namespaces opened at once: the names of the library stand beside those of the standard library and of POSIX.
 #include <doctest/doctest.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An executor that watches what it runs: its verbs begin and end in turn, and it is told every decision.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every verb and every applier for CUDA, compiled once through the umbrella.
 #include <kvpolicy/cuda.cuh>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles a CUDA source, and fails if a kernel spills registers or has more of them than its threads can have.
 
 check_registers.py NVCC ARGUMENTS...    runs the command, which must have -Xptxas=-v, and reads what ptxas says

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device of the tests on a GPU. The same sources run on the host, on emulated_device.hpp.
 #pragma once
 

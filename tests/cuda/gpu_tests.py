@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the tests of a folder on a GPU, or skips them and says how many there are.
 
     gpu_tests.py PROGRAM FOLDER

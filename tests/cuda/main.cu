@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tests of tests/device on a GPU. Without one they are skipped, and counted.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cuda_runtime.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The umbrella and the nine consumers of the vocabulary, under nvcc, as C++20 and without a warning. Compiled, not run.
 #include "vocabulary/erased.hpp"
 #include "vocabulary/graph_capture.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // describe: what the library understood of a policy.
 #include "support/test.hpp"
 

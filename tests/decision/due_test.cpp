@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a policy is due, and how often it decides after a forward of several tokens.
 
 #include "support/test.hpp"

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """full_test.py DEMO_FULL: the whole table has a row for each policy and budget, and takes a user's policies."""
 import sys
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The intervals of the demo's table, which are those of the agent replay.
 
 #include <agent_replay/metrics.hpp>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the demo's programs and counts what is not as expected."""
 import subprocess
 import sys

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """script_test.py DEMO_SH: which program it runs with which arguments, what it says meanwhile, and how it ends.
 
 The script runs in a folder of its own. What it starts are stubs: tools/setup.sh, cmake, and the two programs.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """small_test.py DEMO: the seven rows, the progress, and the refusals that name the command that has more."""
 import re
 import sys

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a session gives to policies that observe turns, and what it keeps from them.
 
 #include <ranges>

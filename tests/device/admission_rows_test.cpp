@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of any kind that enter a window, and a window that lets its oldest go: the device against the host.
 
 #include "support/device.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admission on a device against the host: batches that step, take chunks, roll back and run out of pages.
 
 #include "support/device.hpp"

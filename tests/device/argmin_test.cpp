@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's argmin and select_if against the host's.
 
 #include "device/forced.hpp"

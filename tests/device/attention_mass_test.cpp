@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's attention_mass against the host's, over every option, shape, memory layout and element type.
 
 #include "device/any_numbers.hpp"

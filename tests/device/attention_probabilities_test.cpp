@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // H2O with the engine's own probabilities on the device and on the host: equal bits.
 
 #include "support/device.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface over the memory of a device decides as over the host's, and reports what kernels find when it waits.
 
 #include <kvpolicy/c/kvpolicy.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the blocks of a cluster know of each other, and what launches of clusters are refused; on the emulated device, a
 // barrier of the cluster that is left out is seen.
 #include "support/device.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collectives of a block give what loops give; on the emulated device, storage that is used again before a barrier
 // ends the program.
 #include "device/any_numbers.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's counts against the host's: append, truncate, commit, what is refused, and what is told.
 
 #include "device/any_numbers.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What executors of kernels refuse, and which fault is told.
 #if !defined(__CUDACC__)
 #include "support/device.hpp"

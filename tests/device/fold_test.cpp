@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's fold against the host's, bit for bit.
 
 #include "support/device.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What rules on a device force, and keep sets of both.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's write_gates and retention_gates against the host's.
 
 #include "support/device.hpp"

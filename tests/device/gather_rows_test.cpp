@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's rows that move, against the host's, byte for byte.
 
 #include <kvpolicy/ops/cuda/compact_rows.hpp>

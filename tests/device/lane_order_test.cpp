@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decoding with lanes.order on the device and on the host: after every step equal keep sets, positions, orders, lists,
 // rows and recorded columns.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's lists, maps and masks against the host's.
 
 #include <kvpolicy/ops/cuda/lists.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's attention_mass with an attention scale, a soft cap and sink logits, against the host's.
 
 #include "device/any_numbers.hpp"

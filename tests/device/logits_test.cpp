@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's logits and means of rows against the host's, over every option, shape, memory layout and element type.
 
 #include "support/device.hpp"
@@ -60,49 +61,48 @@ TEST_SUITE("device/logits") {
 
   TEST_CASE("logits are the host's in every reduction and order, and no number of a launch changes a bit") {
     holds("device == host", 40, [] {
-          mock_options shape = any_mock(6);
-          shape.skew = 0;
-          shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
-          RC_LOG() << shape << '\n';
-          mock_cache cache(shape);
-          fill(cache, true);
-          int const rows = *rc::gen::element(1, 3, 0, 9, 33);
-          mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
-                               rows + *rc::gen::element(0, 0, 4));
-          fill(queries, cache, content::smooth);
-          kv::logits_options how;
-          if (*rc::gen::arbitrary<bool>()) how.scale = 0.25f;
-          how.rows =
-              *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max, kv::reduction::last);
-          how.group = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
-          how.order = *rc::gen::element(kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows);
-          how.last_rows = *rc::gen::element(0, 0, 1, 3);
-          kv::host_executor host;
-          device_executor device(any_numbers(), shape.seed), other(any_numbers(), shape.seed + 1);
-          double const most = 8.0 * shape.model.head_dim * std::max(rows, 1) * shape.model.group();
-          auto const found = logits_of(device, cache, queries.view(), how);
-          RC_ASSERT(alike(found, logits_of(host, cache, queries.view(), how), std::ldexp(most, -15)));
-          RC_ASSERT(alike(found, logits_of(other, cache, queries.view(), how), 0));
-        });
+      mock_options shape = any_mock(6);
+      shape.skew = 0;
+      shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
+      RC_LOG() << shape << '\n';
+      mock_cache cache(shape);
+      fill(cache, true);
+      int const rows = *rc::gen::element(1, 3, 0, 9, 33);
+      mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
+                           rows + *rc::gen::element(0, 0, 4));
+      fill(queries, cache, content::smooth);
+      kv::logits_options how;
+      if (*rc::gen::arbitrary<bool>()) how.scale = 0.25f;
+      how.rows = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max, kv::reduction::last);
+      how.group = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
+      how.order = *rc::gen::element(kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows);
+      how.last_rows = *rc::gen::element(0, 0, 1, 3);
+      kv::host_executor host;
+      device_executor device(any_numbers(), shape.seed), other(any_numbers(), shape.seed + 1);
+      double const most = 8.0 * shape.model.head_dim * std::max(rows, 1) * shape.model.group();
+      auto const found = logits_of(device, cache, queries.view(), how);
+      RC_ASSERT(alike(found, logits_of(host, cache, queries.view(), how), std::ldexp(most, -15)));
+      RC_ASSERT(alike(found, logits_of(other, cache, queries.view(), how), 0));
+    });
   }
 
   TEST_CASE("means are the host's, and no number of a launch changes a bit") {
     holds("device == host, means", 40, [] {
-          mock_options shape = any_mock(6);
-          shape.skew = 0;
-          shape.bound = *rc::gen::element(shape.bound, 700);
-          RC_LOG() << shape << '\n';
-          mock_cache cache(shape);
-          fill(cache, true);
-          kv::cache const view = cache.view();
-          kv::mean_row_options const how{*rc::gen::arbitrary<bool>(), *rc::gen::arbitrary<bool>()};
-          kv::row_view const rows =
-              *rc::gen::arbitrary<bool>() ? kv::row_view(kv::keys_of(view)) : kv::row_view(kv::values_of(view));
-          kv::host_executor host;
-          device_executor device(any_numbers(), shape.seed), other(any_numbers(), shape.seed + 1);
-          auto const found = means_of(device, cache, rows, how);
-          RC_ASSERT(alike(found, means_of(host, cache, rows, how), 2e-6));
-          RC_ASSERT(alike(found, means_of(other, cache, rows, how), 0));
-        });
+      mock_options shape = any_mock(6);
+      shape.skew = 0;
+      shape.bound = *rc::gen::element(shape.bound, 700);
+      RC_LOG() << shape << '\n';
+      mock_cache cache(shape);
+      fill(cache, true);
+      kv::cache const view = cache.view();
+      kv::mean_row_options const how{*rc::gen::arbitrary<bool>(), *rc::gen::arbitrary<bool>()};
+      kv::row_view const rows =
+          *rc::gen::arbitrary<bool>() ? kv::row_view(kv::keys_of(view)) : kv::row_view(kv::values_of(view));
+      kv::host_executor host;
+      device_executor device(any_numbers(), shape.seed), other(any_numbers(), shape.seed + 1);
+      auto const found = means_of(device, cache, rows, how);
+      RC_ASSERT(alike(found, means_of(host, cache, rows, how), 2e-6));
+      RC_ASSERT(alike(found, means_of(other, cache, rows, how), 0));
+    });
   }
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's bounds and scores of pages against the host's.
 
 #include "device/any_numbers.hpp"

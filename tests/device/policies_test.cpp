@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole policies on the device and on the host: equal keep sets, equal bytes of the cache, step after step.
 
 #include "support/device.hpp"

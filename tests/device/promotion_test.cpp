@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Promotion of a few entries on a device against the host: what one launch decides and counts, what the next one
 // writes, and how many launches there are.
 

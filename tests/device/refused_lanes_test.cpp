@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What makes lanes unfit for a decision, as a device finds it: a fault is told, nothing is dropped, nothing written.
 
 #include "support/device.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's turned keys, against the host's.
 
 #include <kvpolicy/ops/cuda/fill_row.hpp>

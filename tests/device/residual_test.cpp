@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's feature_sums and residual against the host's.
 
 #include "support/device.hpp"

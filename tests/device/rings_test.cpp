@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's rings of query rows, numbers that come with new entries and memories of turns against the host's.
 
 #include "device/any_numbers.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device's selections against loops, and the marks that verbs select by.
 #include "support/device.hpp"
 #include "support/test.hpp"

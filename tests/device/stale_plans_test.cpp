@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stale decisions on a device: `apply` notes a fault, `check` throws it, and nothing was changed. A decision that was
 // captured in a graph counts as a new one whenever the graph is replayed.
 

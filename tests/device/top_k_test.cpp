@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's top_k against the host's: any lanes, budgets of their own or shared, any number of threads.
 
 #include "device/forced.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's edits of slots and blocks, against the host's, byte for byte.
 
 #include <kvpolicy/ops/cuda/lists/drop_listed.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // No call of the library reads or writes device memory from the host: here that memory can be touched in kernels alone.
 #if !defined(__CUDACC__)  // on a GPU every call would fail that did
 #include <sys/mman.h>

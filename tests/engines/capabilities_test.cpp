@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which appliers follow from an engine's facts, and what is refused, where and with which words.
 
 #include "engines/histories.hpp"

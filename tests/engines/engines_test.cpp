@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One suite for all engines: planes find what the engine finds, appliers leave what the engine looks for.
 
 #include "engines/histories.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arrays that kernels read: what they name is what the lanes hold.
 
 #include "engines/histories.hpp"

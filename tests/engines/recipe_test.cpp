@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flow that docs/engines.md shows, in a pool laid out as SGLang's.
 
 #include "engines/mock_pools.hpp"

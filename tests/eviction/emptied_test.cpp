@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pick by threshold that keeps nothing of a lane.
 #include "support/test.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policies are values: printable, comparable, copyable, usable in constant expressions.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a report says of decisions that rest on nothing, and of lanes that stay over their budget.
 
 #include "support/dual_engine.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The published methods on numbers worked out by hand: the whole way through append, observe, decide and apply.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attention_mass: every option, layout, element type and instruction set, against softmax written out in double.
 #include <algorithm>
 #include <cmath>

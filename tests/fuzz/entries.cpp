@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What comes and goes at a lane's end: append, commit and truncate as a machine of states, and the ring of query rows
 // that forgets what was rolled back. A call that is refused changes nothing.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every applier through a series of appends, roll-backs and decisions of any kind: each lane against a plain list of
 // its tokens, tables and hand-backs against the layouts written out naively.
 #include "reference/layouts.hpp"

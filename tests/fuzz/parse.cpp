@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text is a policy of up to three sections that reads back as itself, or an error that names its column.
 #include <cstdint>
 #include <cstdlib>

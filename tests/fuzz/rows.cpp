@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs that write rows of an engine's memory: gather_rows byte for byte, rerotate against rotation in double,
 // fill_row, and masks.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verbs that write a score an entry: pool, map, row_norm, fold.
 #include "support/scores.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // top_k: segments for themselves and pools with floors, against one sort of all candidates.
 #include <algorithm>
 #include <cmath>

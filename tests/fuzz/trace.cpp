@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The safetensors reader and the trace over it: any bytes are refused in one line, or every tensor lies in the file.
 #include "kvreplay/trace.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls for groups of layers: who gets them, and what is refused.
 
 #include "support/test.hpp"

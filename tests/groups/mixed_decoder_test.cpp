@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A decoder whose layers differ (a soft cap, a window that the engine keeps itself, sinks, a shared cache, latent rows,
 // other head counts) says under evictions what its full cache says under a mask of the same keep sets.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that take the place of others: whole or not at all, and never of what is no regular file.
 
 #include <sys/stat.h>

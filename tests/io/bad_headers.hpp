@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of tensors whose headers lie: what every reader of them refuses, and by which line.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of gates: what is written is what the verbs see, a file that does not fit is refused by name, and PyTorch's
 // gates of the same weights are ours.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A residual head's file: what is written is what the policy sees, and a file that does not fit is refused by name.
 
 #include <kvpolicy/io/residual_file.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of tensors: what is written reads back, and every lie of a header is refused by its line.
 
 #include <sys/stat.h>

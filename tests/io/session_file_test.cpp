@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stores as files: saved and restored they are what they were, and a file that lies changes nothing.
 
 #include <kvpolicy/io/session_file.hpp>

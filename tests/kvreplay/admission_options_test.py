@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What kvreplay's options mean to admissions and selections: forced entries, layouts, caps, ratios, and what they have no use for.
 
     admission_options_test.py PROGRAM

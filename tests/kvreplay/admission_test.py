@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares kvreplay's wg_kv, local_attention and duo_attention with admission written out, token by token.
 
     admission_test.py PROGRAM

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Breaks a trace in every way: each is refused in one line that names the tensor, and leaves no file.
 
     bad_traces_test.py PROGRAM

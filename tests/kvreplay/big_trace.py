@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures kvreplay on a trace of many GB: what it needs in memory, and where its time goes.
 
     big_trace.py write FILE [--layers 36] [--heads 8] [--entries 30000] [--dims 128] [--gates]

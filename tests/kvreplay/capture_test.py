@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Records tiny random models of each family, and checks that the trace is what their attention computed.
 
     capture_test.py [PROGRAM]        PROGRAM: kvreplay, to run a policy on what was recorded

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Groups of layers: a trace with `layer_group` is replayed as one trace for each group, and as the methods say.
 
     groups_test.py PROGRAM

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The page of kvreplay --html against the results of --out, and what becomes of one that cannot be written.
 
     html_test.py PROGRAM

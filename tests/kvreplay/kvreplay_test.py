@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs kvreplay on small traces and compares every result with the methods written out plainly.
 
     kvreplay_test.py PROGRAM

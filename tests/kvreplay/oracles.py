@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eviction methods written out in numpy, in double precision: what each scores, forces and may keep.
 
 A trace is reference_test.Trace or anything with its members. Nothing here runs kvreplay; oracles_test.py checks it against numbers

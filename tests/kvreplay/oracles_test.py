@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks oracles.py against numbers worked by hand and against plain loops, and rehearses systems_test.py without kvreplay.
 
 In the rehearsal each oracle answers its own cases, rounded to float32, so that every case can be written and compared; and an answer

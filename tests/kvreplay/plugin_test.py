@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Parts of one's own in kvreplay: the plugin of the examples, and libraries that are none.
 
     plugin_test.py PROGRAM PLUGIN

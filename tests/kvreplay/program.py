@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests of kvreplay do with the program: they write a trace, run it, and look at what came of it."""
 
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares kvreplay with the methods written out in numpy, in double precision, on traces of 300 entries.
 
     reference_test.py PROGRAM

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares `kvreplay --policy trim_kv` and `db_trim_kv` with these methods written out in numpy, in double precision.
 
     retention_test.py PROGRAM

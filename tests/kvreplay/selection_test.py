@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares `kvreplay --mode select` with Quest written out, and with pages chosen by given numbers.
 
     selection_test.py PROGRAM

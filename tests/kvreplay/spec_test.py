@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares `--spec` with `--policy` and its options: an eviction, an admission and a selection decide alike by either.
 
     spec_test.py PROGRAM

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs every spec and every name of the table in docs/systems.md over a small trace, by kvreplay.
 
     systems_page_test.py PROGRAM

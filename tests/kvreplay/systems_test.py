@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares the systems of kvreplay with oracles.py, on random traces: keep sets, scores, shares and events.
 
     systems_test.py PROGRAM [SYSTEM ... | all]        those of systems.txt if none is named

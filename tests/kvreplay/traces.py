@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small safetensors files, written and read by hand."""
 
 import importlib.util

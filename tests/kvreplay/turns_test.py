@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares `kvreplay --policy intent_kv --mode turns` with IntentKV written out in numpy, in double precision.
 
     turns_test.py PROGRAM

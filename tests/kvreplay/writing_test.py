@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What kvreplay may replace, what it leaves behind when it is interrupted, and what it says when it cannot write.
 
     writing_test.py PROGRAM

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The law of batches for a policy with an admission, an eviction and a selection: a request is served as if alone.
 
 #include "support/dual_engine.hpp"

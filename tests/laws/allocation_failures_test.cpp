@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The n-th allocation fails, for every n: nothing that an engine or a caller can see has changed, and the next try
 // works. Calls that decide, move and count allocate only for the text of an error, so that is where theirs fails.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // After make_plan and make_state nothing allocates while lanes grow to their bound; and an allocation that fails there
 // leaves everything as it was.
 

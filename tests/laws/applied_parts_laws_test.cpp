@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An applier that carries out the decision about a part of a batch does in its lanes what it does for the whole, and
 // changes no row, list, map, list of freed slots or number of others.
 

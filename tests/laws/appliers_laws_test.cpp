@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every applier promises, whatever it does to memory: one line in `every_applier` instantiates all of it.
 
 #include "layout/slot_cache.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Drafts in flight are not observed: whatever a forward shows of them, a state is as if they had not been there, until
 // they are committed and shown again.
 

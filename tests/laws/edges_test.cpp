@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The edges of a request's life: columns that slid, slots that are free or not, what is left of an earlier request, and
 // objects that were moved from.
 

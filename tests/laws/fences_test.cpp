@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // No verb reads or writes a byte beside its arrays, or writes an input: every array ends, or begins, at a page that
 // nobody may touch, and inputs lie on pages that may only be read. A law that breaks here ends the program.
 

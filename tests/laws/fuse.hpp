@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A policy whose functors throw where a test wants it.
 #pragma once
 

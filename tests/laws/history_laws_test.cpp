@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What survives any history of forwards, drafts, rollbacks and evictions: rows at their own positions, carried state
 // with its token, and decisions that depend on neither chunks nor layers.
 

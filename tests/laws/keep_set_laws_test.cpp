@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every keep set of every shipped policy promises, whatever the engine's memory looks like.
 
 #include "laws/subjects.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a decision must change when its input changes: scaled scores, permuted lanes, larger budgets.
 
 #include "laws/subjects.hpp"

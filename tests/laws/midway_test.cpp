@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call that throws has changed nothing: each call of a request's life with its n-th allocation failing, for every n,
 // and calls for groups of which the second one refuses.
 

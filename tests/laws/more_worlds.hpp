@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Worlds of caches in parts: groups of layers, and a window with its pages.
 #pragma once
 

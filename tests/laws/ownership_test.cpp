@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What belongs to what: a state to its policy, scratch to its executor, a shared table to all who share it.
 #include "support/test.hpp"
 #include "vocabulary/engine.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call on a part of a batch equals the same call on the whole for that part, and changes nothing else; or it refuses,
 // and changes nothing.
 

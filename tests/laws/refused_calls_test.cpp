@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe, decide, apply, append, commit and truncate refuse what does not fit, say why, and change nothing.
 
 #include "laws/refusal.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts and drafts out of their limits are refused by every call and verb that reads them, before anything is written.
 
 #include "laws/refusal.hpp"

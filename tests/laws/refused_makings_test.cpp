@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // make_state and make_plan refuse what is not sound, name the argument and its value, and change nothing.
 
 #include "laws/refusal.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lanes that decide together hold the same tokens: a decision about others is refused before it writes, whichever way
 // it picks, and so is a plan that is carried out on another cache.
 

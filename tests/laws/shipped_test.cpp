@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whoever adds a scorer or a ready policy and forgets the laws is told so: the registry, the headers and the lists of
 // the laws name the same things, and every ready policy keeps its promises under its own name.
 

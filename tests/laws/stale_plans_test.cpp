@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A decision about one request is not carried out on another one, nor twice: after any call that has changed a lane,
 // `apply` refuses the plan that was made before it, and changes nothing.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs on 1, 2, 3 and 8 threads write the same bytes. Small, so that the thread sanitizer can watch all of them.
 
 #include "layout/slot_cache.hpp"

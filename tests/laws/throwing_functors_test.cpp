@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every functor that a user can supply throws, in the first, a middle and the last entry: the exception arrives at the
 // caller, state and cache are what they were, the plan holds no decision and says so, and the next decision is good.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A functor that throws in a step, in promote or in ingest: what the admission throws changes nothing but the plan;
 // what the eviction throws arrives after the forward, and `maintain` makes up for it.
 

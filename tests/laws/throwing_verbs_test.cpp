@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a functor that throws leaves behind where no plan is: scores and keep sets that a caller handed to a verb, the
 // lists of an applier that asks whose slots are shared, and the choice of a selection.
 

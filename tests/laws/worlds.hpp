@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Worlds: caches of every kind, with requests in their slots, that all calls of an engine can be made on. A law makes
 // two of them, or compares one before and after a call.
 #pragma once

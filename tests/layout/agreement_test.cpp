@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every layout of the same survivors is the same attention: rows moved, listed, redirected, masked or overwritten.
 
 #include "layout/any_slots.hpp"

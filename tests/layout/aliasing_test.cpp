@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // dead_slot and list_rewrite where slots have several owners: a small serving engine with a prefix tree and forks works
 // on a pool that is too small, and every reference to every slot is written down beside it.
 

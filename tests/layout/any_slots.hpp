@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside a property: caches of slots of any shape, what becomes of their entries, and choices between types.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // append, commit and truncate: counts, positions and fresh columns at the end of a lane.
 
 #include "support/test.hpp"

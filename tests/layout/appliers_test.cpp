@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What holds for every applier: no allocation, the same memory for any number of threads, and three numbers told.
 
 #include "layout/slot_cache.hpp"

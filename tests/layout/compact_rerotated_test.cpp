@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // compact_rerotated against keys that were never rotated before: turning a stored key is as rotating the raw one anew.
 
 #include "layout/any_slots.hpp"

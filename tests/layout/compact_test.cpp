@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // compact with tables that lanes share because they decide together, and with some of the layers.
 
 #include "support/scored_by.hpp"

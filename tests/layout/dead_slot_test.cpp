@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // dead_slot: what stays bit for bit, what the sentinel row is worth, and what comes back from a prefix tree.
 
 #include "layout/any_slots.hpp"

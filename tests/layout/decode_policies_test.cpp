@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The policies that drop one entry in each step, over slots, keep what those that drop all at once keep over rows.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // drop_blocks: whole blocks go, what shares a block with a kept entry stays.
 
 #include "layout/any_slots.hpp"

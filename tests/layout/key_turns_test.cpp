@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys of 16 bits that turn again and again, against the raw keys rotated once in double.
 #include "reference/rope.hpp"
 #include "support/test.hpp"

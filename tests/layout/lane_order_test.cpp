@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lanes with `order`: the newest entry takes the place of the dropped one, and every decision is that of ordered lanes.
 
 #include "layout/any_slots.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // list_rewrite: the list is shortened, rows stay, slots come back; over a table of slots, one-token blocks, or the list
 // of a whole batch.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mask: the elements of dropped entries are written and no other, in every form that a mask has.
 
 #include "layout/any_slots.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // overwrite: few rows move, entries stay in order, and the lane lives in its lowest slots.
 
 #include "layout/any_slots.hpp"

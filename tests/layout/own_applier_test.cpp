@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An applier and a verb of a user: `apply`, `make_plan` and the engines serve them like those of the library.
 #include "support/test.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the appliers of lists, maps, masks and blocks refuse: each by its text, and with nothing changed.
 
 #include "layout/slot_cache.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks that several sequences share: which of them fall free, and where rows may be moved. The laws hold for every
 // kind of table, and for calls about all slots, a range of them or a list.
 #include "layout/shared_slots.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools and tables that lanes share: whose slot is whose, what a part of a list may be left out, and what is refused.
 
 #include "layout/slot_cache.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random steps of requests' lives on every kind of cache, while memory runs out now and then. After each step the
 // cache, the state, the slots that are free and the pages are those of a plain model. The night sets the number of
 // steps to 100,000, under the sanitizers.

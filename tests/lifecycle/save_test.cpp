@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slots as bytes: what is loaded is what was saved, and bytes that are not that are refused.
 
 #include "laws/served_requests.hpp"

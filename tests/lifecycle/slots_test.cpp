@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that take the slots of others: what an engine does wrong is told, and nothing of the last request is left.
 
 #include "laws/served_requests.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that come and go for a long time, under every applier, and in lanes whose newest entry takes the place of
 // the dropped one. The night sets the number of steps to 100,000, under the sanitizers.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decisions in turns: the same result, in a plan of bounded size.
 
 #include "support/test.hpp"

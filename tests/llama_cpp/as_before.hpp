@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a call that throws must leave as it was.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of llama.cpp share: tinylm's weights as a model of llama.cpp, and texts.
 #pragma once
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What kvllama says about options that it cannot serve, and what it prints with those that it can.
 
     kvllama_test.py PROGRAM

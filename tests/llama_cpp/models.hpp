@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small models of random numbers of the kinds that the engine refuses.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tinylm's own decoder, beside which llama.cpp is tested.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llama_cpp/prompt_tokens.hpp"
 #include "models.hpp"
 #include "support/error_of.hpp"

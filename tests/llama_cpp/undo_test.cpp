@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "as_before.hpp"
 #include "oracle.hpp"
 #include "support/error_of.hpp"

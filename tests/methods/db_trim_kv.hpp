@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DBTrimKV: retention summed over the next steps.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KeyDiff: keys that resemble the mean of unit keys go first.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every method of this folder does what its description says: scores, decisions, specs, refusals, worked numbers.
 
 #include "methods/all.hpp"  // made by CMake: it includes the other headers of this folder, and lists them

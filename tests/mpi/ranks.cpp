@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ranks of mpi_executor, which mpirun starts: what they sum, how they refuse, and that random models decide on any
 // number of ranks as one process does. Every rank runs all tests, and computes the whole model beside its own heads.
 #define DOCTEST_CONFIG_IMPLEMENT

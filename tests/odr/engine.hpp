@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The small engine that every part of this folder decides for. Includes core alone, so that each part is free to
 // include as little of the library as it uses.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recorder whose verb needs scratch, and a pick that drops one entry.
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/eviction.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A budget that lanes share, and an applier that only hides.
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/eviction.hpp>

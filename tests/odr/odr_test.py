@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Source files that include different parts of the library give one program, in whichever order they are linked.
 
     odr_test.py COMPILER INCLUDE [--all] [PART ...]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An applier of lists, whose scratch depends on the pool.
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/eviction.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The umbrella: a scorer whose verbs need scratch, and an applier that needs none.
 #include <kvpolicy/kvpolicy.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fewest headers that can decide: a scorer that needs no scratch.
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/eviction.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nothing but the version, and a second look at the umbrella: an inline variable is one object.
 #include <kvpolicy/kvpolicy.hpp>
 

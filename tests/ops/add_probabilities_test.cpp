@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // add_probabilities: the rows that an engine's softmax gives, added to the mass of entries, over many stretches of
 // lanes that hold different numbers of entries.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // all_reduce: an executor of a group of ranks is given all the scores of a plan and no more; others are not asked.
 
 #include "support/test.hpp"

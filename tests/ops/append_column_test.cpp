@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // append_column on every instruction set, against a plain loop.
 
 #include "support/test.hpp"

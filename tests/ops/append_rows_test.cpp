@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows on their way from one cache into another: any element type, any strides on either side, and planes that move
 // with them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one that goes: argmin against a plain loop, and what overwrite does with it.
 
 #include "support/test.hpp"

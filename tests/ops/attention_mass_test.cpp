@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attention_mass against the reference in double, over every option, shape, memory layout and element type.
 
 #include "reference/methods.hpp"

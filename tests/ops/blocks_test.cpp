@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels behind attention_mass, through attention_mass: every head size, every number of rows, every instruction
 // set, on both sides of every vector, block and tile.
 

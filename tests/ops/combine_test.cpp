@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a verb does with the value that stands there already: the shipped ways to combine, and pools of any width.
 
 #include "laws/refusal.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // drop_units where lanes share the rows of a table: each row is rewritten once, although every lane asks for it.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // After fork() the child has none of the parent's threads: its executors work alone, and end without waiting.
 
 #if __has_include(<unistd.h>)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An executor on the threads of an engine: it starts none, and its results, exceptions and nested calls are the same.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host executor: every index once, on any number of threads, and scratch that only reserve makes larger.
 
 #include "support/test.hpp"

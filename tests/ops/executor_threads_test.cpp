@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One executor in two threads: each call does its work, or throws and does none of it.
 
 #include "laws/refusal.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work that throws, calls again, or is called from two threads: what arrives, and that nothing is done by half.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fold: rows of lanes combined into rows of layers or tokens, in the order of the lanes.
 
 #include "reference/basics.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gates against plain loops in double precision.
 
 #include "support/test.hpp"

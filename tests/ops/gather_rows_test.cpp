@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gather_rows moves kept rows, positions and columns together, and no other byte of the engine's memory.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host's kernels that list marked entries, transpose squares and add up rows, for each instruction set against
 // plain loops: every number of entries around a vector's width, rows that begin anywhere, NaN, infinities and subnormal
 // numbers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists, maps and pools where they lie in unusual ways: maps of a batch at request numbers, pools that layers share.
 
 #include "layout/slot_cache.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attention_mass with an attention scale, a soft cap and sink logits, against the reference in double.
 
 #include "reference/methods.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // logits and mean_row against the reference.
 
 #include "reference/methods.hpp"

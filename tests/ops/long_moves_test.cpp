@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gather_rows and fill_holes of so many bytes that rows move past the cache: still byte for byte, at every alignment.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // map shows every committed entry to a function once, with everything that is known of it.
 
 #include "support/test.hpp"

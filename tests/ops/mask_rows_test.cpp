@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One element of a mask, in every form: the others keep their bits.
 
 #include "support/test.hpp"

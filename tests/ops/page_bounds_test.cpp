@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // extend_bounds and page_scores against the reference, over any shape, layout, element type and instruction set.
 
 #include "reference/pages.hpp"

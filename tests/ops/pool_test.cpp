@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool against the reference: edges, tails, plateaus and NaN.
 
 #include "reference/pooling.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Floors that a shared budget does not hold: only entries within them compete, whatever their scores are.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets that lanes share: top_k against one flat list of all candidates, and how ratios and bytes become counts.
 
 #include "layout/slot_cache.hpp"

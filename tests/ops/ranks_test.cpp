@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor parallelism: ranks that hold other heads come to the same decision.
 
 #include "support/ranks.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // record_norms: only entries without a number get one, wherever the last recorded number is.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // rerotate: which channels turn together, and what is not touched.
 
 #include "layout/slot_cache.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ring_append against a list that forgets: what a rolled-back token left is replaced, and uncommitted rows stay out.
 
 #include "support/owned_ring.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // row_norm against the reference, for keys and values of every element type and layout.
 
 #include "reference/methods.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // select_if on the host against the slowest obvious way, for every instruction set and two numbers of threads.
 
 #include "support/test.hpp"

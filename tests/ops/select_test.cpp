@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // top_k of long rows, where a sample brackets the cut, against "sort everything"; and what protections say of a lane at
 // once against what they say of each entry.
 

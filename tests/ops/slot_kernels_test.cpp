@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host's passes over lists of slots, for each instruction set against plain loops: every number of entries around a
 // vector's width, positions that count up and positions that do not.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // top_k against "sort everything": exact, with ties, NaN, zeros of both signs, infinities and forced entries.
 
 #include "reference/selection.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // update_query_memory on every instruction set, against plain loops in double precision.
 
 #include "support/test.hpp"

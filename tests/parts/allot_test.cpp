@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets that look: shares that a decision allots before it picks.
 #include "support/test.hpp"
 

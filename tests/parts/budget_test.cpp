@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets: how many entries survive, who shares them, what is refused, and that one chosen at run time is the same.
 
 #include "laws/refusal.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of a model: what is read is what policies see, and those of another model are refused by name.
 
 #include <kvpolicy/io/tables.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Protections: what each keeps, what is refused, and that one chosen at run time keeps the same.
 
 #include "laws/refusal.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets that fall from layer to layer.
 #include "support/test.hpp"
 

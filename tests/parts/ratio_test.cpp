@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a ratio is a part of, and how it is rounded.
 #include "support/test.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The protected entries of a lane, visited, are those for which the protection returns true.
 #include "support/test.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // H2O with the probabilities that an engine has computed itself, against sums in double precision.
 
 #include "laws/refusal.hpp"

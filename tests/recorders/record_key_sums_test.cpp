@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sums of keys that a recorder keeps: the same bits as sums that are made when they are needed.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The query memory against the reference: what each turn leaves in it, and what outlives a request.
 
 #include "reference/intent_kv.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference of admission and selection against numbers worked out apart from it, and against other ways to say the
 // same: the gates, the vertical slash, the two caches of a lane, DuoAttention's table, Quest's pages.
 

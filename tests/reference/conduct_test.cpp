@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the reference behaves where quick code goes wrong: nothing visible, NaN, ties, too many forced entries.
 
 #include "attention.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admission written out: who is admitted, what a query sees, and the two caches of a lane.
 #pragma once
 

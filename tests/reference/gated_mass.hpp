@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention that accumulates in a lane of a dual cache, written out: a window that every token enters, and pages for
 // those that are admitted.
 #pragma once

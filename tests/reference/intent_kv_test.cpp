@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference of IntentKV against numbers worked out by hand, and against what its equations imply.
 
 #include "intent_kv.hpp"

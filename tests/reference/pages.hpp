@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quest written out: bounds of pages, and which pages a query reads.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TRIM-KV written out: what each entry's retention has come to.
 #pragma once
 

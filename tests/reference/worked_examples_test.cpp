@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference against numbers worked out by hand and checked apart from it. Rows are compared to the digits printed.
 
 #include "attention.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gates of WG-KV and TRIM-KV written out: what a token is worth, from its keys or its hidden row.
 #pragma once
 

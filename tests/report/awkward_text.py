@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """awkward_text.py FILE: a text that is hard to show: markup, control characters, UTF-8 whole and broken, long lines."""
 import sys
 from pathlib import Path

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """refusals.py DEMO FOLDER: a report that cannot be written is refused before the run; a run that fails writes none."""
 import os
 import subprocess

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """trace.py FILE: a small random trace of kvreplay, whose tokens have texts that are hard to show."""
 import json
 import random

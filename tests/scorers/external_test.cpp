@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // external: scores that somebody else made are the policy's, lane by lane.
 
 #include "laws/refusal.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What IntentKV refuses, by name and before anything is written; and what it recovers from.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // IntentKV against the reference: several turns over a slot map whose holes are earlier turns'.
 
 #include "reference/intent_kv.hpp"

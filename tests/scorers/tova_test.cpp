@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TOVA: the mean over all query heads of what the last row looks at, one keep set for a layer.
 
 #include "reference/methods.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TRIM-KV's other ways: one token a step by argmin, a threshold instead of a budget, pools, the norm of keys.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TRIM-KV: retention that moves with each entry and ages, one forward after another.
 
 #include "reference/retention.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bounds of pages through any history of forwards, drafts, roll-backs and evictions by any applier: what they speak of
 // is what bounds made from scratch say, bit for bit.
 

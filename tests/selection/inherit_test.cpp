@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layers that read the pages which an earlier layer chooses: they read exactly these, however an engine divides the
 // layers into calls, and what cannot be inherited is refused.
 

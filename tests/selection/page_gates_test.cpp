@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // page_gates: pages are read by numbers that the engine gives.
 
 #include "reference/pages.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists of chosen pages and tokens, in the layouts of FlashInfer's and FlashAttention's kernels.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // select: what a lane reads, given its pages' scores; and what is refused.
 
 #include "reference/pages.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool of blocks and the prefix cache: who references a block, and what is copied before it is written.
 
 #include <serving/memory.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine over random schedules, with a model whose answers show every row that is not in its place.
 
 #include <serving/engine.hpp>

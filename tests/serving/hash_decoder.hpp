@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model for tests of the engine. A row of a key or a value follows from the whole text up to its token, and a logit
 // from every row that its token sees. So each answer shows whether the engine has kept every row in its place.
 #pragma once

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The table of examples/serving in its quick form.
 
     serving_test.py PROGRAM [--twice]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between a store and a batch: rows land where they belong, other sequences are left alone, misfits are refused.
 
 #include "support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of sessions: four sources that never meet, a hash of known values, text that reads back.
 
 #include <unordered_set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store of sessions: what it keeps and drops against a naive model, leases, refusals, failed allocations, threads.
 
 #include "support/test.hpp"

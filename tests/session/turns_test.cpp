@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns of several sessions through one place of a batch: each session goes on where its own last turn ended. The turn
 // is the one that docs/sessions.md shows.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cache policies by name: a spec with sections steps as the typed policy that prints it.
 
 #include "support/stepping.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Evictions that record attention beside an admission: masses, and what is kept, are those of a lane written out, token
 // by token and in chunks.
 

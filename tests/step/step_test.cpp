@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admission, selection and eviction in one step: what they leave is what each by itself says, in the order written.
 
 #include "support/dual_engine.hpp"

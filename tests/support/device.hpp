@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device that tests run kernels on: CUDA's under nvcc, else one on the host. Memory is the host's in both.
 #pragma once
 

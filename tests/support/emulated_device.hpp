@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device on the host: runs the kernels of ops/cuda cluster by cluster, each thread of a cluster a fiber of its own.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The executor of the examples on the emulated device: their programs, and the tests of these, without a GPU.
 #pragma once
 

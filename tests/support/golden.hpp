@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Results of kernels folded into a number, so that a kernel that is written anew gives what the one before it gave.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a policy keeps in one decision by the keys of a cache.
 #pragma once
 

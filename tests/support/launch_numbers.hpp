@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The launch numbers and threads that tests choose for a device.
 #pragma once
 

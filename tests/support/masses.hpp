@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention masses: what tests of the verb share, on the host and on a device.
 #pragma once
 

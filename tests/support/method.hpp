@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the header of a method in tests/methods has, and what its reference is told.
 //
 //   struct NAME {                     // in tests/methods/NAME.hpp, which tests/methods/methods_test.cpp includes by

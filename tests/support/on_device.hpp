@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Included before a source of the tests, runs it on the emulated device: there `kv::host_executor` is the device's.
 // What the device finds wrong with its data is thrown at once, so that a refused call is seen to change nothing, as on
 // the host.

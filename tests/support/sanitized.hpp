@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a test runs under the address sanitizer, where it takes many times as long.
 #pragma once
 

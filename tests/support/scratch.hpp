@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch for tests that run verbs themselves, without a plan that would reserve it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One sequence that decodes under a cache policy with an admission: numbers of each new token are told when it is
 // written.
 #pragma once

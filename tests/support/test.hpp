@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a test is made of: doctest and rapidcheck, the library, std, and the fakes and generators that tests share. A
 // test includes this header and names besides only what is its own; every program of tests precompiles it.
 #pragma once

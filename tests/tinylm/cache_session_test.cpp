@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions under cache policies: with everything admitted they are the full cache, with nothing the sliding window; a
 // prefill in chunks is one at once; parts together keep what each promises.
 

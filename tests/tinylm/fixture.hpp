@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of the model share: the exported weights, and texts to read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A whole generation whose policy runs on a device, beside the same one on the host: equal caches, equal text.
 
 #include "support/device.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tinylm/safetensors.hpp"
 
 #include "io/bad_headers.hpp"

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/bench_verbs.py and the rows that tools/bench_report.py makes of it, on made-up results. No time of this machine is in it."""
 import json
 import re

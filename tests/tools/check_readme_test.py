@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What tools/check_readme.py refuses, each in a small tree of its own."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests/cuda/check_registers.py says of made-up words of ptxas, and of a made-up compiler."""
 
 import pathlib

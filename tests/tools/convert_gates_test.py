@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Converts synthetic gates in the names and shapes of WG-KV's and TRIM-KV's authors; compares the goldens of io with numpy.
 
 tests/io/golden/write_gate.safetensors and retention_gate.safetensors hold the tensors of a gate file, inputs, and what PyTorch

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/gpu_acceptance.sh on made-up bundles: scripts stand in for nvidia-smi, compute-sanitizer and our programs."""
 import json
 import os

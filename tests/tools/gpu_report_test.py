@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/gpu_report.py on made-up results: met, missed, wrong, missing, broken. No time of this machine is in it."""
 import json
 import subprocess

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares kvreplay's IntentKV with a residual head, and the same in numpy, with what PyTorch computed.
 
     intent_residual_test.py [PROGRAM]            PROGRAM: kvreplay; without it, or $KVREPLAY, that part is skipped

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """No function outside of a region has a vector instruction of one: regions_test.py COMPILER INCLUDE KERNELS OBJECT
 
 Kernels are compiled for instruction sets that a processor may not have, in namespaces of their own (ops/host/simd/each_isa.hpp). A function

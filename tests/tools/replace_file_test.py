@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What the tools may replace, and what they leave behind when they are interrupted or the disk is full: replace_file_test.py"""
 import os
 import resource

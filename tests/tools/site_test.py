@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What the tools of the site make of pages and headers: tools/site/stage.py and tools/site/reference.py."""
 
 import shutil

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every consumer of this folder is given: an engine's cache view and its signals, of any executor's memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Consumer 9: a type-erased, stateful policy. What is behind it is chosen at run time; its state is erased with it.
 #pragma once
 

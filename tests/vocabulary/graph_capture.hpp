@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Consumer 8: graph capture. A third backend, which only notes what it would launch: counts, positions and rows are
 // device memory that the host must not touch, and every launch is sized by bounds.
 #pragma once

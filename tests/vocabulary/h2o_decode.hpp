@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Consumer 6: H2O in decode. Mass is state: it grows with every forward and moves with the entries.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Consumer 2: IntentKV. One decision a token for all lanes, over a slot map with holes, by a memory of earlier turns'
 // queries.
 #pragma once

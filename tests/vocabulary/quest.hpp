@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Consumer 5: Quest. Pages are chosen by bounds of their keys; nothing is dropped.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Consumer 1: SnapKV under chunked prefill. The window outlives a chunk, in a recorder's ring.
 #pragma once
 

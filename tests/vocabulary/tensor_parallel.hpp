@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Consumer 7: tensor parallelism. A score is summed over ranks inside the scorer; the policy does not know how many.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Consumer 4: TRIM-KV in decode. One entry of thousands goes; the plan lists that one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The nine consumers that the vocabulary must carry, compiled and, as far as they compute, run.
 #include "support/test.hpp"
 #include "vocabulary/erased.hpp"

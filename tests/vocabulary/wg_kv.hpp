@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Consumer 3: WG-KV. A ring that overwrites its oldest row, promotion before it does, and pages for every lane.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # llama.cpp, for tools/engines.sh, which sources this file: install_llama_cpp builds libllama once, test_llama_cpp builds
 # examples/llama_cpp and runs its tests. Both run in the repository's root.

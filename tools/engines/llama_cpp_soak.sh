@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Ten thousand steps of llama.cpp under address and undefined-behaviour sanitizers, for tools/engines.sh, which sources
 # this file. libllama itself is built without them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Tensor-parallel ranks over MPI: examples/mpi. tools/engines.sh reads this file, in the repository's root.
 # install_mpi: installs what they need on Debian or Ubuntu. test_mpi: builds them and runs their tests, the long one too.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the table of docs/engines.md: one set of weights in three engines, under the same policies.
 
     table.py --versions TEXT [--write PAGE] RESULTS.json...

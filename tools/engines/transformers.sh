@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The Python package kvpolicy in NumPy and transformers, python/. tools/engines.sh reads this file; it runs in the repository's
 # root. install_transformers: an environment with PyTorch and transformers in the cache folder (6 GB, some minutes).
 # test_transformers: builds the wheel from the sdist, runs its tests there, on an emulated device and in an empty environment

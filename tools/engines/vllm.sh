@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vLLM under a policy, python/vllm. tools/engines.sh reads this file; it runs in the repository's root.
 # install_vllm: an environment with vLLM for processors in the cache folder (a download of 3 GB, 6 GB on disk, 5 to 10 minutes).
 # test_vllm: builds the packages in python/ and python/vllm/, installs them there, and runs the tests; some 20 minutes.

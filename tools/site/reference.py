@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the pages of the API reference from what doxygen found in the headers, in the groups of docs/reference.txt.
 
     reference.py XML           checks that every public name is in a group, and that every line of the file names something

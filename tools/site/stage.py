@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Copies the pages of the project into one folder, from which mkdocs builds the site.
 
     stage.py FOLDER [--kept FILE]    FILE: the demo's report, which the page keep_map.md shows

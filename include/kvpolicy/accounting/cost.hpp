@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What requests cost, in prefilled tokens.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Explains in one line why an entry stays or goes, and computes the memory that a policy needs before anything runs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `admission`: a policy that decides which tokens are kept when they leave the window.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of an admission: `make_state` and `make_plan` for a dual cache, `promote` before a decoding step, `ingest`
 // after the prefill of a chunk, and `truncate`.
 #pragma once

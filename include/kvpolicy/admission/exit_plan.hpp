@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an admission keeps between its calls: the states of both parts of a dual cache, and the plan of the entries that
 // leave the window.
 #pragma once

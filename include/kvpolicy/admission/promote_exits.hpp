@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides about the entries that leave a window and copies those that are admitted, in few launches where the backend
 // and the policy's parts can.
 #pragma once

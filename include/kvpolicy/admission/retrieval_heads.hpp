@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DuoAttention's table of retrieval heads, computed from the weights that its authors publish.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admissions and selections whose parts are chosen at run time, and how they are read.
 #pragma once
 

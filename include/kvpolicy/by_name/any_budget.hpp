@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets whose kind is chosen at run time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An admission, a selection and an eviction by name.
 #pragma once
 

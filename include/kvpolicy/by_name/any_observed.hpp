@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The signals by which an erased scorer's decisions find lanes that nothing was observed in.
 #pragma once
 

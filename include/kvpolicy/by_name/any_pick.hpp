@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Picks and triggers that are chosen at run time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An eviction whose parts are chosen at run time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Protections whose kind is chosen at run time.
 #pragma once
 

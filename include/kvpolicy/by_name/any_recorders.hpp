@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Type-erased recorders: those of a scorer that is chosen at run time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Type-erased scorers, which are chosen at run time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signals that are found by name at run time, for type-erased policies.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The registry of the parts of specs, and how a spec becomes a policy.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The entries that an erased scorer forces and those that a policy protects, as one protection.
 #pragma once
 

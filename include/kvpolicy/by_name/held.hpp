@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an erased part holds behind an interface.
 #pragma once
 

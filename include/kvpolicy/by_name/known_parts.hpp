@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of specs that a program added to a registry, and how the fields of a part are read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the budget of a spec is read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts that a registry knows by name: scorers, stages, tables.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policies by name: what the library ships, and the parser.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an erased scorer asks of the typed scorer inside.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters by name: reads values, sets the fields of a described type, and lists them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The grammar of a spec, which is the text of a policy. Its errors name the column, the text that was found, and the
 // texts that are accepted.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of a spec after its scorer, as values, and how they are read.
 #pragma once
 

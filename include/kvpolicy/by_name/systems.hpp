@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Published systems that are a name for a spec of several parts.
 #pragma once
 

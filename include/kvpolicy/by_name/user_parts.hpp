@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Protections, budgets, picks and triggers of a program's own, which a registry knows by name. They are on the host
 // only.
 #pragma once

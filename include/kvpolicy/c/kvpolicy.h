@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The C interface of kvpolicy::compiled: evictions by name, for engines in C, Rust, Go, or anything that calls C.
  *
  *     kvpolicy_policy* policy;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The C interface over CUDA memory, of kvpolicy::compiled_cuda: the calls of kvpolicy.h about a cache on a device.
  *
  *     kvpolicy_cuda_make(policy, &cache, stream, &state);

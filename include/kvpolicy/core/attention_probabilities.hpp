@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signal: the attention probabilities that the engine has computed in a forward.
 #pragma once
 

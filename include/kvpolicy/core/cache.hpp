@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Views of the engine's memory: planes of keys and values, a locator that finds entries in them, and lanes. None of
 // these types owns memory.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Element types of an engine's planes, and the conversion of an element to and from float.
 #pragma once
 

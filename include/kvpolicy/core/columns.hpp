@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Columns: the memory in which recorders keep signals, and the rule by which it follows its entries.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two macros that every other header may use.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cache in two parts for policies with an admission: a window that every token enters, and pages for those that the
 // policy admits.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers of new entries, from which signals derive: gates, log beta, birth scores.
 #pragma once
 

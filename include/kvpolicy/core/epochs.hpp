@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Epochs: how a plan is found to be older than the lanes that it decided about.
 #pragma once
 

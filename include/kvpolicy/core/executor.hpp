@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The concept `executor`: where work runs, and the owner of scratch memory. It serves one thread at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many entries are put first in a decision of two steps.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Short names in the parameters of policies.
 #pragma once
 

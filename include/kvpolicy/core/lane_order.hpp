@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of a lane's entries, where it need not be that of their positions.
 #pragma once
 

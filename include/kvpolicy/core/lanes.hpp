@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lanes: the batch that a call works on, with the number of entries of each lane and their positions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs of layers that read the same pages: the first layer of a run chooses.
 #pragma once
 

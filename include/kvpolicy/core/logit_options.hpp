@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a model makes attention logits of queries and keys: the scale, a soft cap, and sink logits.
 #pragma once
 

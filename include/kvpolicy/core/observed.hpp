@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds lanes that a decision knows nothing about: nothing was observed by the signals that its scorer reads.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan: the reusable memory of a decision and its result, a keep set.
 #pragma once
 

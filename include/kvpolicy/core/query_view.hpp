@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Query rows, and the signals that are made of them.
 #pragma once
 

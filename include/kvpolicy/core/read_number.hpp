@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads numbers from text with std::from_chars, or with exact arithmetic if the standard library's from_chars supports
 // integers only.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The concept of a recorder: a part of a scorer that keeps a signal across steps.
 #pragma once
 

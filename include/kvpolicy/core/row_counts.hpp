@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory for the rows of a forward that count: see `ops::count_rows`.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Views of scores, keep sets and reports.
 #pragma once
 

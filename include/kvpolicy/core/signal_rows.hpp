@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of the rows behind a signal: whether they can be read, and whether anything was recorded in them.
 #pragma once
 

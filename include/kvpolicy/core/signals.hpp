@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signals: the inputs that an engine can give to a policy. A scorer names those that it needs.
 #pragma once
 

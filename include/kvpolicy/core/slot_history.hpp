@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host remembers of each slot of a state: whether a request uses it, which rows were observed, and how often
 // its keys were turned.
 #pragma once

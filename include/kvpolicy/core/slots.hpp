@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists of slots: batches that are some of the engine's sequences, in any order.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State: the columns in which recorders keep signals across steps. The engine owns it, and appliers move its columns
 // with the entries.
 #pragma once

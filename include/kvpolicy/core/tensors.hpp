@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Describes the dense tensors of an engine in one call each: a contiguous cache, query rows, probabilities, gates.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns: a large batch is decided about in parts, so that the memory of a plan does not grow with the batch.
 #pragma once
 

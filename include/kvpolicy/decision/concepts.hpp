@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The concepts that the calls of a decision accept. Read this file first in this folder.
 #pragma once
 

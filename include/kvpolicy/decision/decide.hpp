@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `decide` chooses the entries that each lane keeps.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checks that the calls of a decision make before they write anything.
 #pragma once
 

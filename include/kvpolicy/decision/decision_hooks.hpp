@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requirements on the parts of a policy, and the compile error for a policy that does not fit.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `describe` lists the parts and hooks that the library finds in a policy.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `eviction`: a policy that decides which entries a lane keeps.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decisions in two steps: the best entries are put first by one score, and the other places are filled by another one.
 #pragma once
 

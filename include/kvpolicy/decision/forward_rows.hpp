@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of a forward that count: one rule for all recorders.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `make_state` and `make_plan`: an engine calls them once for a batch, before the first decision.
 #pragma once
 

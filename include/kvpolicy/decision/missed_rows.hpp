@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds entries whose query rows a recorder was not shown, where it sums over the rows of all tokens.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `observe` passes the signals of a forward to a policy's recorders.
 #pragma once
 

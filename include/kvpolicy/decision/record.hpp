@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions of all decisions for the recorders of a scorer: they make a state and pass signals to the recorders.
 #pragma once
 

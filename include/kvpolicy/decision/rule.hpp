@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of a policy as one value, the rule, which verbs call for every entry.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of scratch memory that a policy and its applier need. They follow from the verbs that their parts declare.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The signals that a scorer reads: those that the engine gives, and those that recorders keep.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that an engine can apply a policy with a layout, and binds the policy and the layout into one value.
 #pragma once
 

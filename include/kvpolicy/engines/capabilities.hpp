@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The capabilities of an engine's memory and kernels, and the appliers that it therefore supports. Read this file first
 // in this folder.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FlashInfer: kernels that read pages and tables of the caller.
 #pragma once
 

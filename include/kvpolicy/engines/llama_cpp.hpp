@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // llama.cpp: one K and one V tensor for each layer, and one cell index for all layers and heads.
 #pragma once
 

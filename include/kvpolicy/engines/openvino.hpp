@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // OpenVINO GenAI: one K and one V tensor for each layer, and with eviction one block table for each layer.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the arrays that kernels of paged attention read, from the counts and tables of a cache: pages in CSR form, one
 // table for each KV head, and the slots of new tokens.
 #pragma once

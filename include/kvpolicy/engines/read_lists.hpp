@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the arrays with which kernels of paged attention read the pages or tokens of a selection. Every KV head is a
 // request of its own.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SGLang: one K and one V buffer for each layer, and one row of slots for each request.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Describes dense tensors as planes: computes byte strides from the order of the axes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TensorRT-LLM: pools of blocks. A block of a pool holds one block of every layer, keys before values.
 #pragma once
 

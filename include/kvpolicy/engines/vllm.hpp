@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vLLM: blocks of tokens, and one block table for all layers of a cache group.
 #pragma once
 

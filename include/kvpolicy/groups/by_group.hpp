@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policies for the groups of a model: one for all, or one for each.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of an engine for a model whose layers differ: each goes to every group that has a policy.
 #pragma once
 

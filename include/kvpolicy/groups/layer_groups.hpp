@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models whose layers differ: groups of layers that are alike, each with a cache of its own.
 #pragma once
 

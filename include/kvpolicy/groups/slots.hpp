@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requests in the slots of a model whose layers differ: `reset`, `fork`, `save` and `load` of every group.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that replaces another one only when it is complete. This header needs POSIX, so the umbrella header does not
 // include it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the weights of a residual head from a file. This header needs nlohmann-json, so the umbrella header does not
 // include it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A reader of safetensors files that checks everything it reads. This header needs nlohmann-json, so the umbrella
 // header does not include it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses the header of a safetensors file as JSON, for every reader of such files. This header needs nlohmann-json, so
 // the umbrella header does not include it.
 #pragma once

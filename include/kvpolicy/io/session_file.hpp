@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the memories of a session store to a file, and reads them back. This header needs nlohmann-json and POSIX, so
 // the umbrella header does not include it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A writer of safetensors files, which appear under their name when they are complete. This header needs nlohmann-json
 // and POSIX, so the umbrella header does not include it.
 #pragma once

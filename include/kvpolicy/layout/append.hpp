@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `append`, `commit` and `truncate` add and remove entries at the end of a lane.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The concept `applier`, and `apply`, which carries a decision out. Read this file first in this folder.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applier: moves the kept rows to the front of their lane. Keys keep the rotation of their positions.
 #pragma once
 

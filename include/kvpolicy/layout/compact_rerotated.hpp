@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applier: moves kept rows together and rotates their keys to new positions, as if the dropped tokens had never
 // existed.
 #pragma once

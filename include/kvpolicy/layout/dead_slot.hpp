@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applier: redirects dropped positions of the engine's map to one reserved slot. The map keeps its length.
 #pragma once
 

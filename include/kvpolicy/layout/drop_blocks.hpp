@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applier: frees whole blocks. A block with at least one kept entry stays as it is.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The effects of appliers on an engine's memory, which are compared with the capabilities of the engine.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How often keys of 16 bits were turned: they lose their digits if they are turned often.
 #pragma once
 

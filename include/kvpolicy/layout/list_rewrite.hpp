@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applier: shortens the list of slots of each lane. No row moves.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applier: masks the dropped entries. No row moves, and no memory is freed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applier: moves the few kept rows in the highest slots into the slots of dropped entries.
 #pragma once
 

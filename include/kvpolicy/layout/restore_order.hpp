@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `restore_order` sorts the entries of lanes by position.
 #pragma once
 

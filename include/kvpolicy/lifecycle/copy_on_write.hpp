@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `copy_on_write` gives a slot pages of its own before something writes into pages that it shares.
 #pragma once
 

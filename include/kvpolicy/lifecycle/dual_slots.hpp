@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `fork`, `move`, `save` and `load` of a slot of a dual cache, whose lanes take pages from a free list.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `fork` and `move` copy and move a request from one slot to another.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `reorder` permutes slots, and `grow` makes room for longer sequences.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `reset` makes a slot ready for a new request.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `save` and `load` copy a slot to bytes and back, to swap a request out or to hand it to another process.
 #pragma once
 

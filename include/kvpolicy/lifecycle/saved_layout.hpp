@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the parts of a saved slot are in its bytes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a saved slot: a header, numbers, recorded columns and rows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One slot of a cache and of a state, as the calls that start, copy and end requests see it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: adds the attention probabilities of a forward to the mass of each entry.
 #pragma once
 

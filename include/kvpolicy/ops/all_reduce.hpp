@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: sums numbers over tensor-parallel ranks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: appends one number for each new entry to a recorded column.
 #pragma once
 

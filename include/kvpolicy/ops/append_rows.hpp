@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs: copy entries from one cache into the pages of another, and drop the oldest entries of a window.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs: find the entry of every segment that is dropped, drop it, and count what was dropped.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: computes the attention that each entry receives from a few query rows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: shorten lanes to their kept entries, in place.
 #pragma once
 

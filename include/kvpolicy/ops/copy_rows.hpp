@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: copies the rows of all entries from one cache into another.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: finds the rows of a forward that count.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs that change how many entries a lane has: append, commit, truncate, and the counts after an eviction.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: the input features of IntentKV's residual head, which are sums of keys over all lanes of a token.
 #pragma once
 

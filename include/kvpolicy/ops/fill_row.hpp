@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: writes a constant key and a constant value to one place of a pool, in every layer and head.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: combines the scores of lanes into scores of segments of several lanes.
 #pragma once
 

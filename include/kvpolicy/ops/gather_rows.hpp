@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs: move kept rows, or only their columns, to the front, in place.
 #pragma once
 

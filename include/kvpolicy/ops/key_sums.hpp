@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: records the sum of each token's keys over all layers and heads, which never changes after they were written.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs that edit the units of entries: lists of slots, block tables, and maps from positions to slots.
 #pragma once
 

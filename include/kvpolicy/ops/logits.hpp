@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: computes the products of each entry's key and a few rows, without a softmax.
 #pragma once
 

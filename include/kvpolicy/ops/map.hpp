@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: applies a function to each score and its entry.
 #pragma once
 

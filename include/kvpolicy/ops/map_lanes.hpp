@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: computes a number for each lane from its entries.
 #pragma once
 

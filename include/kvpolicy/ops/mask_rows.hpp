@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs: write the mask that an attention kernel reads.
 #pragma once
 

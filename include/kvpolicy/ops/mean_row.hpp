@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: computes the mean of each lane's keys or values, as they are or each divided by its norm.
 #pragma once
 

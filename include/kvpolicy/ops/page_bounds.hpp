@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs: keep per-page bounds of the keys up to date.
 #pragma once
 

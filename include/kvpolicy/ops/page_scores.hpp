@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: computes an upper bound of q k over the keys of each page.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: pools scores over neighbouring entries.
 #pragma once
 

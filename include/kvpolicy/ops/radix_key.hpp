@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores as unsigned integers in the same order, so that selections compare and bin integers on every backend.
 #pragma once
 

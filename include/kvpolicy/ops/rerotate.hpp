@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: rotates keys (RoPE) from their old positions to new ones.
 #pragma once
 

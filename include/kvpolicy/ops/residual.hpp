@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: adds the output of a small trained head to the scores of tokens.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: computes how fast each new entry is forgotten, with TRIM-KV's gate.
 #pragma once
 

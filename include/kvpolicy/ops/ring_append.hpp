@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs: append query rows to a ring of the most recent rows, and truncate the ring.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: computes the Euclidean norm of each entry's key or value.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules: the members that the selecting verbs call.
 #pragma once
 

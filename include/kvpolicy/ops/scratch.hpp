@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes how much scratch memory an executor must have before a decision runs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: keeps the entries of every segment whose score a rule picks.
 #pragma once
 

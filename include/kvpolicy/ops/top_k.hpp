@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: keeps the entries with the highest scores of every segment.
 #pragma once
 

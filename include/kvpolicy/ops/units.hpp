@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs that free units of a lane: they move rows into holes, or remove whole blocks from a table.
 #pragma once
 

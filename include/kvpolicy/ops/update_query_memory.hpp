@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs: update a session's query memory from the query rows of a turn, and check spans.
 #pragma once
 

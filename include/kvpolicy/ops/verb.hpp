@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A verb finds its backend by specialisation of `implementation`. To add a backend, add a folder of specialisations.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verb: computes the score by which new entries are admitted to the long-term cache, with WG-KV's gate.
 #pragma once
 

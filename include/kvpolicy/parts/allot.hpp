@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets that depend on what is there: a decision asks them for the share of every lane before it picks.
 #pragma once
 

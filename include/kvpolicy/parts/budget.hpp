@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets: how many entries are kept, forced ones included, and which lanes share that number.
 #pragma once
 

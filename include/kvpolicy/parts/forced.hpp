@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Protections of what scorers force: both ends of a lane, whose lengths may follow from the budget or from the number
 // of entries, and the span of a turn.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounding of real shares to whole entries whose sum is exact.
 #pragma once
 

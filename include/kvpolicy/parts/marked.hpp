@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Protections by what an engine knows of the tokens of a request: where its prompt ends, and the class of each token.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables that were profiled for one model: numbers of heads, and shares of lanes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a policy is asked to decide, as data.
 #pragma once
 

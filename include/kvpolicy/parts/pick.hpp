@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Picks decide which of the scored entries are kept.
 #pragma once
 

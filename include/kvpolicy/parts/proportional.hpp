@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets of layers in proportion to a number of each layer.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Protections: entries that are kept whatever their score. The budget includes them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets that fall from the first layer to the last.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A budget that is a part of the tokens that a sequence has had.
 #pragma once
 

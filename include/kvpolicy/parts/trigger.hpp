@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Triggers decide when a decision drops entries.
 #pragma once
 

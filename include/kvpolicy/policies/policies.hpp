@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ready compositions: one function for each published system, with the paper's defaults.
 #pragma once
 

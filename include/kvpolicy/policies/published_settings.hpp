@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Settings under which SnapKV, H2O, StreamingLLM and TOVA were published, each named after its source.
 #pragma once
 

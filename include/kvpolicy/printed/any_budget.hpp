@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The header has moved; this path goes with 0.4.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorder: keeps one number of each entry, which is known when the entry is written.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorder: keeps the scores that a scorer gives when it observes, so that later decisions need not give its signals.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorder: keeps the last query rows, even if each forward brings only a few.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorder: sums the attention that each entry receives over all forwards.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorder: keeps the write gate of each entry, which is computed when the entry is appended.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorder: keeps the norm of each key, which never changes after the key was written.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorder: keeps the sum of each token's keys over all layers and heads.
 #pragma once
 

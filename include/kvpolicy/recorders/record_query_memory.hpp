@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorder: keeps a decaying mean of a session's queries, one row for each layer and query head.
 #pragma once
 

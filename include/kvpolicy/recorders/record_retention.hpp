@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorder: keeps the retention of each entry, which is predicted when the entry is appended.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requirements on a recorder. A recorder that does not fit causes one error, which names the member.
 #pragma once
 

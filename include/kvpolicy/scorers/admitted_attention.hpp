@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WG-KV's eviction of admitted entries: it scores them by the attention of the last queries.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scorers by a number that the engine gives when it appends an entry.
 #pragma once
 

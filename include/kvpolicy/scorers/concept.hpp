@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The concept of a scorer. Read this file first in this folder.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DBTrimKV keeps the tokens of all lanes whose predicted retention over the next steps is highest.
 #pragma once
 

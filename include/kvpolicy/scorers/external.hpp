@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // External: the scores come from outside of the library.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signal: query rows that belong to no token of the cache, such as those of lookahead tokens.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The full cache, which drops nothing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // H2O keeps the entries that have received the most attention so far, and the most recent entries.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores that depend only on the head: DuoAttention's retrieval heads, or 0 for every head.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // IntentKV scores tokens by the queries of the session's turns, for all layers and heads at once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KeyDiff keeps the keys that point where few others do.
 #pragma once
 

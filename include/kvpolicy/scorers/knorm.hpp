@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Knorm keeps keys of small norm, which receive more attention than keys of large norm.
 #pragma once
 

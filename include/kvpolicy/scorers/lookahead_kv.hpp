@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LookaheadKV and DapQ score entries by the attention of query rows that stand for the answer.
 #pragma once
 

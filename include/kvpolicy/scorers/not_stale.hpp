@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SideQuest: entries in spans that the model calls stale go, and all others stay.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ObservedAttention keeps the entries that received the most attention from the rows that see them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Page gates: the scores of pages come from outside of the library.
 #pragma once
 

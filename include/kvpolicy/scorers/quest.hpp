@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quest reads the pages whose keys can have the largest dot product with the query.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random scores: the baseline that any method must beat.
 #pragma once
 

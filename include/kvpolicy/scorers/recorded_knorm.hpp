@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Knorm for decode loops: the norm of a key is computed once, when its token is observed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a decision asks a scorer about itself. Most scorers answer by their type. An erased scorer (`any_scorer`)
 // answers at run time, by members of the same names as the functions here. A stage answers for the scorer inside.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SnapKV scores entries by the pooled attention of the last query rows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StreamingLLM keeps the attention sinks and the most recent entries.
 #pragma once
 

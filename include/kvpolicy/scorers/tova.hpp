@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TOVA scores tokens by the attention of the last query row, with one keep set for a whole layer.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TRIM-KV keeps the tokens with the highest predicted retention.
 #pragma once
 

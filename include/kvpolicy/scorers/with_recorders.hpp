@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A scorer with more recorders than it needs, so that several policies can share one state.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WG-KV scores a token by its write gate, which predicts from its key whether it will be read again.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `selection_plan`: the reusable memory of a selection and its result, the pages that are read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `make_plan` and `select_pages` of a selection. `make_state` and `observe` are those of every decision.
 #pragma once
 

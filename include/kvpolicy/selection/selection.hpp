@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `selection`: a policy that decides which pages of a lane attention reads in a step.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Overloads of the calls of a selection for policies that do not fit. Each gives one compile error that names the part.
 #pragma once
 

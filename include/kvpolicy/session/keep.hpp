@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies a session's memory from a store into a state, and back.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The id of a session, to which a memory belongs. It comes from the first of four sources that the engine can give.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stores the memories of sessions between requests. It drops the least recently used memory first, and lets one request
 // of a session work at a time.
 #pragma once

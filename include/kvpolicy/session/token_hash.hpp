@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A hash of token ids: the first half of their SHA-256.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `cache_policy`: an admission, a selection and an eviction of one cache, as one value.
 #pragma once
 

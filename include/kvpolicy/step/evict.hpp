@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `evict` decides and carries the decision out, in turns if the plan is smaller than the batch.
 #pragma once
 

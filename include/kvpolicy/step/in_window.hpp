@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The recorders of pages that the window of an admission has as well, and what both parts observe.
 #pragma once
 

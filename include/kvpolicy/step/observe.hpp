@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `observe` of a cache policy: passes the signals of a forward to the recorders of its parts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One step of decoding under a cache policy: `step` runs its parts in the right order.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plans of a step, and the checks that are made before a step changes anything.
 #pragma once
 

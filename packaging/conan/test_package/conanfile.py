@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the consumer of tests/consumer against the package, and runs it."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KV-cache policies for arrays of NumPy, PyTorch and JAX.
 
 `decide` says which entries of a KV cache a policy keeps. `Evictor` does so step by step, for an engine that appends,

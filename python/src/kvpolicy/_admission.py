@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Admissions by name: `admit: write_gate | window(256) | at_least(0.1)`, which is WG-KV, for models of transformers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A layer of a cache of transformers from which entries were dropped."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One decision about arrays, without a state."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where decisions are made: in host memory, or on the CUDA device of the arrays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a model under several policies and budgets: recall, bits per byte, memory and time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks of one layer whose lanes hold unequal numbers of entries, or that has an admission.
 
 A model makes one mask for all layers, as if no lane had padding and all layers had as many rows as the first. Of this

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known of a model of transformers: its attention layers, and which of them can be cut."""
 
 from __future__ import annotations

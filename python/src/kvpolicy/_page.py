@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of what policies keep: keep_map.html, filled in, and written as a whole or not at all."""
 
 from __future__ import annotations

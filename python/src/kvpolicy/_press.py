@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the presses of kvpress have in common, and those that are not a line of presses.txt."""
 
 from __future__ import annotations

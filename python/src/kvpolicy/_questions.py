@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Questions about facts that stand in a text, as tokens, and the interval of a share of right answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of a layer's tensors, by what lanes hold and keep."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which policy and which budget for a model of transformers.
 
     python -m kvpolicy.evaluate MODEL --policies 'snapkv(window=32)' streaming_llm --budgets 1/8 1/4 --text FILE --html kept.html

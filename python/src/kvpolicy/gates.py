@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trained gates in PyTorch: numbers of new tokens, for `kvpolicy.hf.evict(model, policy, gates=...)`.
 
 A gate is a function `gate(fresh) -> tensor [sequence, KV head, token]`, where `fresh` is a `FreshTokens`. The gates of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eviction in models of Hugging Face transformers.
 
     with kvpolicy.hf.evict(model, "snapkv(window=32) | budget(ratio=0.25)"):

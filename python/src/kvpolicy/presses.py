@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The presses of kvpress that kvpolicy has, under their names. make_presses.py writes this file from presses.txt.
 
     from kvpolicy.presses import SnapKVPress  # instead of: from kvpress import SnapKVPress

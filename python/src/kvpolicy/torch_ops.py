@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decisions as an operator of PyTorch, for functions that torch.compile compiles.
 
     import kvpolicy.torch_ops

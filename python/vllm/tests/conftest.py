@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The package of this checkout is tested, installed or not."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small models in vLLM, and the reference: transformers with the whole cache, and what each KV head dropped masked.
 
 The reference decides by itself, about the rows that it computed, by `kvpolicy.decide`, and its arithmetic is written anew.

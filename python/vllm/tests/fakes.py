@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the manager and the builder see of vLLM, as little as they need."""
 
 from __future__ import annotations

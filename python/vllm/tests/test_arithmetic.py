@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a request is cut and how many blocks leave, against counting by hand. It needs neither vLLM nor PyTorch."""
 
 import random

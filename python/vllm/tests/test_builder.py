@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker's side over fakes of vLLM: the blocks that attention reads hold what each lane keeps. It needs PyTorch, not vLLM."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The backends of GPUs over vLLM's own classes, with metadata in host memory: no kernel of attention runs here, and none has run on a GPU."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scheduler's side over fakes of vLLM's pool, requests and manager: it needs neither vLLM nor PyTorch."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """2,000 random requests in one run of vLLM: lengths, shared heads, prompts that go on from earlier answers, cancellations and preemptions.
 
 At each step the blocks in use are those of a plain model, none is lost, and attention reads blocks of the row's own request

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What vLLM is asked for and the plugin refuses, in one sentence at the start.
 
 It is a file of its own, because vLLM does not start again in a process in which it failed to start.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker recognises requests by their blocks. Rows are made by hand; it needs NumPy, and neither vLLM nor PyTorch."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An OpenAI server under the policy of the variable KVPOLICY_VLLM, asked twice for the same prompt."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the user may ask for, and what is refused in one sentence. It needs NumPy and kvpolicy, and neither vLLM nor PyTorch."""
 
 import re

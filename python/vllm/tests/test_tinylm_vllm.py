@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tinylm's recall questions of 1,024 bytes in vLLM: a sixteenth of the cache answers them, and its lanes keep what they keep in transformers."""
 
 import importlib.util

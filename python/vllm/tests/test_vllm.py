@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests in vLLM under a policy, against transformers with the whole cache and what each KV head dropped masked.
 
 Log probabilities of all tokens, over the whole vocabulary: at most 1e-4 from the masked reference, and more than 1 from the

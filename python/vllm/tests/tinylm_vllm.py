@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tinylm as a Llama in vLLM. Its n-gram embeddings need the bytes before a token, so that the model notes token ids by position.
 
 One request at a time, eager, in one process.

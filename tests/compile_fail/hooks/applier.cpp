@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An applier's members in every wrong form. See cmake/expect_forms.py.
 #include <kvpolicy/layout/applier.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What only a decision can tell: what a scorer makes of its executor and its signals. See cmake/expect_forms.py.
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/eviction.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A part that inherits another one's comparison or fields. See cmake/expect_forms.py.
 #include <kvpolicy/decision/eviction.hpp>
 #include <kvpolicy/scorers/h2o.hpp>

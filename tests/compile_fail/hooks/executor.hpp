@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An executor of a backend on which every verb does nothing: calls are compiled, and cost no time.
 #pragma once
 

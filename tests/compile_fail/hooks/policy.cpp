@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The members of a policy that is none of the library's, and what each kind of policy asks of its scorer. See
 // cmake/expect_forms.py.
 #include <kvpolicy/accounting/explain.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recorder's members in every wrong form. See cmake/expect_forms.py.
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/eviction.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The members of a rule and of a map's function in every wrong form. See cmake/expect_forms.py.
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/map.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A scorer's members in every wrong form. See cmake/expect_forms.py.
 #include <kvpolicy/decision/eviction.hpp>
 

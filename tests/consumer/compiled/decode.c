@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* A decode loop in C99, on a contiguous cache and on one with slots. It prints one number that depends on every keep
  * set, position and statistic; keep_sets.cpp prints the number of the same loop in C++. */
 #include <kvpolicy/c/kvpolicy.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Built twice, from headers and with kvpolicy::compiled: what both print is the same, to the last bit of every score.
 // The first line is the number that decode.c prints, of the same loop.
 #include <bit>

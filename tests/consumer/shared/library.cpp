@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled twice: LIBRARY is library_a in one shared library and library_b in the other.
 #include "library.hpp"
 

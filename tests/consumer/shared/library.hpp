@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each of two shared libraries offers. Both are built from library.cpp, by compilers and with flags of their own,
 // and hand policies, plans, states and exceptions to each other through these functions.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two libraries, linked to the program.
 struct library;
 extern "C" library const* library_a();

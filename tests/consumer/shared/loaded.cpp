@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two libraries, opened at run time beside the program, each blind to the other's symbols, as plugins are.
 #include <dlfcn.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One process, three copies of kvpolicy: the program's and those of two shared libraries. What one makes the others
 // use.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one file of that program that is built with exceptions: none leaves it.
 #include "evict.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program built with -fno-exceptions includes: no kvpolicy in it.
 #pragma once
 

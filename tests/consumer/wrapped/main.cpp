@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program built with -fno-exceptions and -fno-rtti.
 #include <cstdio>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attention_mass: bits on every instruction set. Sums of products differ among them.
 
 #include "support/golden.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Edits of lists, rows and numbers of entries: bits on every instruction set.
 
 #include "support/golden.hpp"

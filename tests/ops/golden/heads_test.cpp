@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gates, residual heads and the sums of features: bits on every instruction set.
 
 #include "support/golden.hpp"

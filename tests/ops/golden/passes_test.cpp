@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Norms, lowest scores, passes over slots and lists of ordinals: bits on every instruction set.
 
 #include "support/golden.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of rows, query memory, numbers of new tokens and turned keys: bits on every instruction set.
 
 #include "support/golden.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selections, pools and page bounds: bits on every instruction set.
 
 #include "support/golden.hpp"

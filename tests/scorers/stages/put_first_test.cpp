@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decisions in two steps: the best by one score first, the rest by another.
 #include "support/test.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // reduce_lanes: a scorer of lanes decides for layers and tokens, through make_state, make_plan, observe and decide.
 
 #include "reference/methods.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of the views that an engine passes: shapes, strides, overlap. They do not read K or V.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that read counts and positions. They run for executors whose memory the host can read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of lanes: their shape, their tables, and whether they belong to a state or to a plan. They read no table.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of a locator: whether it has a place for each entry of some lanes, as far as that can be told.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A check that reads tables of pointers to rows. It runs for executors whose memory the host can read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors: a message names the call, the argument, its value and the rule that it breaks, in one line.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parameters of a policy as a list of fields, from which a policy is printed, read and hashed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compile-time checks of hooks: a type with a member of a hook's name that cannot be called as the hook is an error. It
 // is never ignored silently.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hooks: the members of user types that the library calls, and the texts of their compile errors.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of add_probabilities: one thread for each entry, so that a warp reads neighbouring numbers.
 #pragma once
 

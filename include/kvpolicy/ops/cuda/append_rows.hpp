@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of append_rows, which promotes entries into paged lanes. The first launch counts what each lane
 // gets, and its last block assigns pages. Then one launch for each source writes page tables, counts and rows.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementations of the verbs that compute statistics of an applied decision.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of argmin: one launch, one block for each segment.
 #pragma once
 

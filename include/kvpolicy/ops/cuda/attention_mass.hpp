@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of attention_mass. One kind of launch computes the softmax statistics of each row (its maximum
 // and the sum of its weights), unless the caller gives log-sum-exps (LSE). Another kind adds the probabilities to
 // masses.

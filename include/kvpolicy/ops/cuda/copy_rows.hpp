@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of copy_rows, one warp for each row.
 #pragma once
 

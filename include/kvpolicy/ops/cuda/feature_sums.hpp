@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of feature_sums: each thread adds up a few channels of one entry over all lanes.
 #pragma once
 

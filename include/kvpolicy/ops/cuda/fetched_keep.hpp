@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A keep set of a device, copied to the host.
 #pragma once
 

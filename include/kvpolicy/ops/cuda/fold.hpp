@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of fold: one thread for each entry, which combines the rows in the order of their lanes.
 #pragma once
 

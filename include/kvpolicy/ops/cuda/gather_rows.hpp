@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementations of gather_rows and permute_columns.
 #pragma once
 

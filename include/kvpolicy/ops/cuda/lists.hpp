@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementations of the verbs that edit lists of units.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of logits: tiles of keys and rows, multiplied as for attention and reduced at once.
 #pragma once
 

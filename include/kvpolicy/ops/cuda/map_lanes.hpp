@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of map_lanes, with one thread for each lane.
 #pragma once
 

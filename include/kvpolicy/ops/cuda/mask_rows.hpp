@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device implementations of the verbs of ops/mask_rows.hpp.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of mean_row: one launch adds up the rows of stretches, the next one the stretches of a lane.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementations of the verbs that maintain the bounds of pages: one warp for each page, consecutive
 // threads on consecutive channels.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of page_scores: a warp handles a few pages, and its threads handle the channels of their
 // bounds.
 #pragma once

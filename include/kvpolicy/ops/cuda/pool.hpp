@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of pool: in place, piece by piece, after the scores near the edges of pieces have been copied.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of rerotate. As on the host, an angle is the sum of a coarse and a fine step.
 #pragma once
 

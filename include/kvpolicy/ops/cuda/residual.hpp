@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of residual: means of features, attention to the span, and the perceptron behind it.
 #pragma once
 

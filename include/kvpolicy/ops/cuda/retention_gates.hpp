@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of retention_gates: one block for each tile of rows of a layer, with the outputs of all heads.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementations of ring_append and ring_truncate, one block for each lane.
 #pragma once
 

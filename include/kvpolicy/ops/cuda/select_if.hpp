@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of select_if: one launch marks and counts the entries that each segment keeps, one block for
 // each; a selection, which is cub::DeviceSelect on CUDA, writes their ordinals.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of top_k, one block for each segment (a segment is the lanes that decide together).
 //
 // For budgets of their own, segments take one launch where the rule knows its run of competing entries and the

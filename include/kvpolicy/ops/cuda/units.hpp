@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of drop_units: blocks of the table in which no entry is kept leave it. fill_holes is in
 // units_holes.hpp.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementations of update_query_memory and refuse_spans, one warp for each query head of a lane.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every verb as kernels, for any backend that runs kernels. A program includes this file in all of its sources or in
 // none: the verbs that a backend has decide how much scratch its plans reserve.
 #pragma once

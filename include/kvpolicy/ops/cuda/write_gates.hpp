@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of write_gates: one block for each tile of entries of a lane.
 #pragma once
 

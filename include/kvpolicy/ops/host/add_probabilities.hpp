@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementation of add_probabilities: row by row, for a stretch of entries at a time.
 #pragma once
 

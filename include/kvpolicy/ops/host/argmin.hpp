@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementations of argmin, argmin_of, drop_listed and count_dropped.
 #pragma once
 

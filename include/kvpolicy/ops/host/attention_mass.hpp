@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementation of attention_mass: each worker computes whole segments, or the lanes of one segment are split.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host implementation of check_list, which compares lists, maps and keep sets before anything is edited.
 #pragma once
 

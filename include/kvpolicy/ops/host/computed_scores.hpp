@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores that are computed while a lane is searched for the lowest one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies entries from one cache into another: their rows and their recorded columns.
 #pragma once
 

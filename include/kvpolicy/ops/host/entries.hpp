@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementations of the verbs that change counts.
 #pragma once
 

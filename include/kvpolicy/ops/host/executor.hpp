@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host executor: worker threads, and scratch memory for each of them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A residual head's weights in the layout that the kernels need.
 #pragma once
 

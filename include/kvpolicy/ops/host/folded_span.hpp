@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A short span folded into the weights of a residual head.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of rows and the weights of a gate: tiles of 24 rows, and blocks of 32 hidden units.
 #pragma once
 

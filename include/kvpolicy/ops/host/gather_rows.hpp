@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementations of gather_rows and permute_columns.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementation of record_key_sums: workers process tasks of some entries.
 #pragma once
 

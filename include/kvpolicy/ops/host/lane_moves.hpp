@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a lane's entries move when it is compacted, and functions that move an array with one element for each entry.
 #pragma once
 

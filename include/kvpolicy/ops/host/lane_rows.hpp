@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The addresses of the rows of a lane's entries.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Marks of the entries that are kept, and lists of those that are not.
 #pragma once
 

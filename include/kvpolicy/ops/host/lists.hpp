@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementations of the verbs that edit lists and tables of units.
 #pragma once
 

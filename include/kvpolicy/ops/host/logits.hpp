@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementation of logits: blocks of query rows times tiles of keys, each tile of which is reduced at once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the entry of a lane that argmin drops, in lanes that are in order and in others.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host implementation of map, which visits every entry once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementation of mean_row: a worker adds up the rows of a lane, stretch by stretch.
 #pragma once
 

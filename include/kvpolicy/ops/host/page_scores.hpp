@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementation of page_scores, as a product of transformed query rows with rows of bounds.
 #pragma once
 

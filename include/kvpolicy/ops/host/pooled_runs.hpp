@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // top_k on the host where segments share a budget, and the candidates of each segment are one range.
 #pragma once
 

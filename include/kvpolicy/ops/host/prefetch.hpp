@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prefetching. Nothing here changes a result.
 #pragma once
 

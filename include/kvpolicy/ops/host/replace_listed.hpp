@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host implementation of replace_listed, which moves the newest entry of a lane to the place of the dropped one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementation of rerotate. An angle is the sum of a fine, a coarse and a far step, so three small tables
 // contain all sines up to 65,536 positions.
 #pragma once

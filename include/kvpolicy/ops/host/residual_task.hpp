@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes a residual head for a few hundred entries.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementation of retention_gates, for a few hundred rows of a layer at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementations of ring_append and ring_truncate.
 #pragma once
 

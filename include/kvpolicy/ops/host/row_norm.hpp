@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host implementation of the verb of ops/row_norm.hpp.
 #pragma once
 

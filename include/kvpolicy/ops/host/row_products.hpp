@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of float rows that lie at a stride, and a block of 32 packed rows.
 #pragma once
 

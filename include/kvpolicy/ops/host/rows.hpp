@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversion of rows of any element type to and from floats, on the host.
 #pragma once
 

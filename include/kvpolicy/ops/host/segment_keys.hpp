@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forced entries of a segment, the keys of its scores, in which they are marked, and the ordinals of what is kept.
 #pragma once
 

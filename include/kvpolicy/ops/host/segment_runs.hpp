@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segments that are decided by the passes over scores: the candidates are one range of entries, with forced entries
 // around it, or the scores of forced entries are raised.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Helpers of the host for segments, which are lanes that decide together.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the k-th largest of many scores. A sample brackets it, one pass counts the scores above the bracket and
 // collects those inside, and these are narrowed down. The result is exact: if the bracket misses, all scores are
 // narrowed down.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the k-th largest of the scores of several segments, which share a budget. As for one segment, a sample brackets
 // it; then all threads count the scores above the bracket and collect those inside. The result is exact, and depends
 // neither on the sample nor on the number of threads.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host implementation of sort_entries.
 #pragma once
 

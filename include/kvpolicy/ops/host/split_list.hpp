@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rewrites one list whose slots have one owner: the slots that stay to its front, the others behind them.
 #pragma once
 

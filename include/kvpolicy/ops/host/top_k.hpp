@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementation of top_k: it finds the lowest key that is kept, and then writes ordinals in order.
 #pragma once
 

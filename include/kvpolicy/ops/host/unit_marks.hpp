@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Marks for the units of a pool, and rows of tables, for the list verbs of the host.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which units of a pool the rows of a table name, those of one call and those of the slots that it leaves out.
 #pragma once
 

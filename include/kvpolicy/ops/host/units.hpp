@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementation of drop_units. fill_holes is in units_holes.hpp.
 #pragma once
 

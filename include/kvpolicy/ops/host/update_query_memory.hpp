@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementations of update_query_memory and refuse_spans.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors as compiler extensions, and the names of instruction sets: what simd/operations.hpp is made of.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementations of the window verbs other than promotion: counting and dropping the oldest entries, appending a
 // chunk's last entries, and releasing pages.
 #pragma once

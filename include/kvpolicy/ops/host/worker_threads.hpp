@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Worker threads that process the indices of a call: threads of an executor, or those of the engine. Work may throw or
 // make nested calls, and the process may be forked.
 #pragma once

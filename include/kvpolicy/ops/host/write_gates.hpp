@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host implementation of write_gates, for a few hundred entries of a lane at a time.
 #pragma once
 

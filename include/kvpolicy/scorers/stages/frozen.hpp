@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stage: an entry's score is the one that it had when the policy observed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stage: the best entries by one score get their places first, and the rest are ranked by another score.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stage: reduces the scores of lanes, so that a layer or a sequence decides as one.
 #pragma once
 

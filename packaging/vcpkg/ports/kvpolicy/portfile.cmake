@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # An overlay port: it packages the tree that it stands in, so there is nothing to download and no checksum to keep.
 get_filename_component(SOURCE_PATH "${CURRENT_PORT_DIR}/../../../.." ABSOLUTE)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KV-cache policies of kvpolicy in vLLM: after the prompt a request keeps what its policy chooses, and its blocks go back to the pool."""
 
 from __future__ import annotations

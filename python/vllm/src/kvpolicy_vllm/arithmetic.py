@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a request is cut and how many of its blocks leave, as scheduler and workers both compute it.
 
 A request that has `tokens` tokens keeps, in every lane, whole blocks and the tail behind them:

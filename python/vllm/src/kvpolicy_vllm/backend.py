@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A backend of vLLM's attention under a policy. Without a policy it is vLLM's own."""
 
 from __future__ import annotations

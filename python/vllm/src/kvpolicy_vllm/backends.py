@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The backends of vLLM's attention, each made when vLLM asks for it by its name: those that serve a policy, and latent attention, which refuses one.
 
 CPU_ATTN has run. The others that serve a policy have not been run on a GPU.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker's side: it cuts the requests that are due, and shows attention the blocks that are left."""
 
 from __future__ import annotations

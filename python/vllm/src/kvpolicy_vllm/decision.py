@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each lane of a request keeps, and the rows that move."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory of vLLM's attention. A layer's cache is [block, KV head, block size, 2 * channels], but for what is inside of a block and head.
 
 - "rows": the key and the value of a token lie side by side. FlashAttention, FlashInfer and Triton read it so.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scheduler's side: blocks at the head of a request go back to the pool one step after the request was cut."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What cannot be cut: a configuration or a layer of vLLM is refused in one sentence, before weights are loaded."""
 
 from __future__ import annotations

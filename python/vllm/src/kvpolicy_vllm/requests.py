@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a worker knows of its requests from one step to the next.
 
 A step shows rows: lengths and block tables, no names of requests. A request is recognised by the block that it wrote last and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the user asks for: a policy as text, and the slack. It is read and checked before a model is loaded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a layer tells the scheduler: the cache of full attention, and when a request is cut.
 
 This module registers the spec and its manager when it is imported: the engine's core meets the spec when it unpickles it.

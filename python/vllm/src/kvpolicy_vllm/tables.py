@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The blocks of a batch's rows, where the table is in a device's memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last query rows of requests, in a tensor [slot, place, query head, channel] for each layer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts the entries that leave windows, decides about them and counts what each lane gets, in one launch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts what each lane gets in a promotion, and assigns pages to the new entries, before anything is written.
 #pragma once
 

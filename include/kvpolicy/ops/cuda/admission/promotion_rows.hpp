@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies rows and recorded columns from one cache into another, divided among the threads of a device.
 #pragma once
 

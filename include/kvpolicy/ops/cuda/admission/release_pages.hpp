@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of release_pages. One launch counts the pages that each lane releases, and its last block adds
 // them up; the other appends them to the list of free pages, in the order of lanes.
 #pragma once

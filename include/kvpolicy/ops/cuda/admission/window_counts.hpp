@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementations of the verbs that count and check before a window advances: how many entries leave it, how
 // many tokens of a chunk skip it, and which new tokens are invalid.
 #pragma once

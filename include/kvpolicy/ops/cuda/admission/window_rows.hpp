@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementations of the verbs that advance a window: its oldest entries leave, and the last ones of a chunk
 // enter.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Logits of a tile by float32 multiply-adds, from chunks of keys and rows in shared memory. It takes keys of any type,
 // size and alignment.
 #pragma once

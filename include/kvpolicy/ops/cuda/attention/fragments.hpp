@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention weights of 32 entries by one warp, in registers: the keys are loaded once for all rows, tensor cores
 // compute the logits, and exponentials are taken where the products are.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention masses that add up over rows and heads: the statistics of rows and the masses of entries, with all weights
 // of a warp's entries in registers.
 #pragma once

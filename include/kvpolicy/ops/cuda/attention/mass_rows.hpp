@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes the attention masses of a piece of a segment's entries once the softmax statistics of all rows are known.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes the softmax statistics of each row: first over stretches of entries, then over the stretches in their order.
 #pragma once
 

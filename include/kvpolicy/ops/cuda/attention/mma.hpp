@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Logits of a tile on tensor cores: 16-bit keys are read from their rows, query rows are fragments in shared memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The alignment of query rows, which a device needs to read them.
 #pragma once
 

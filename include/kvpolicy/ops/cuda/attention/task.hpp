@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arguments of attention kernels: which rows and entries of a lane take part, and one tile of each in shared
 // memory.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of drop_listed, which drops at most one entry of each lane and closes the gap.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of check_list, which finds errors in the contents of lists, maps and keep sets.
 #pragma once
 

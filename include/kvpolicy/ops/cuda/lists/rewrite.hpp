@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rewrites lists: a stable partition tile by tile, which also lists each dropped unit once, so that the pool can take
 // it back.
 #pragma once

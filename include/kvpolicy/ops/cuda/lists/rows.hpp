@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of tables that several lanes share, and the lists that belong to lanes, for kernels.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of sort_entries, which restores the order of lanes that overwrite has changed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementations of the verbs that find plans which do not fit the lanes any more.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which units nobody uses any more after a call, for kernels: those that its rows give up, less those that a row of the
 // call or of another slot names.
 #pragma once

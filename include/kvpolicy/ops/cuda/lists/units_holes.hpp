@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device implementation of fill_holes: one launch pairs rows with holes, another moves all rows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The columns and planes that move with entries, copied into a kernel's arguments a few at a time.
 #pragma once
 

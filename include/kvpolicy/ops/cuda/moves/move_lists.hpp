@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which entries a lane keeps, and which lane writes a row that several lanes share.
 #pragma once
 

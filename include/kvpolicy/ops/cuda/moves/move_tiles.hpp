@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves rows to the front of their lane, in place, one tile of a block at a time.
 #pragma once
 

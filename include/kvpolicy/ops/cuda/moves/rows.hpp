@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elements of rows as floats on a device, and the alignment of planes.
 #pragma once
 

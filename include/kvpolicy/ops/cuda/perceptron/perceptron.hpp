@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs perceptrons with one hidden layer on a device: tiles of rows, slices of hidden units.
 #pragma once
 

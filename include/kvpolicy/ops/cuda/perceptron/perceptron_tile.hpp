@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tile of a matrix product: rows times rows of weights, through shared memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of residual: entries attend to the span, with four heads.
 #pragma once
 

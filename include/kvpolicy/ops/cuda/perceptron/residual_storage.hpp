@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layout of residual's scratch on a device, and helpers of its kernels.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The concepts of a backend that runs kernels, its launch numbers, and the faults that kernels record.
 #pragma once
 

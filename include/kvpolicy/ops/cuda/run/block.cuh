@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The block of threads that kernels get on a CUDA device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface that a kernel has to its block of threads, with the collectives that every block has, and what is built
 // on it: shared memory, the last block, launches.
 #pragma once

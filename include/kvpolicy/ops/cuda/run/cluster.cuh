@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a block of a CUDA device knows of its cluster.
 #pragma once
 

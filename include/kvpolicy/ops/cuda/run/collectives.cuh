@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the collectives of a CUDA block need of CUB: its names of operations, and many reductions of a warp at once.
 #pragma once
 

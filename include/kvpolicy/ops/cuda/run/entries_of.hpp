@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How blocks divide the committed entries of segments among them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA executor: a stream, a memory resource, scratch, and the recorded fault.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The error messages of recorded faults, and the checks of launch numbers and launches.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls of the CUDA runtime: their errors, what a device can have, and launches.
 #pragma once
 

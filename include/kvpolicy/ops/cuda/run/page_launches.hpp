@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launch helpers for verbs in which several blocks work on one lane.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads of a row's elements: several at a time where they are contiguous and aligned, else one at a time.
 #pragma once
 

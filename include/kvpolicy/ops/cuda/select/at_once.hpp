@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides about segments and lists what they keep, in one launch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one segment keeps by a budget of its own: how many entries, which, and what is reported of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists what a segment keeps by a cluster of blocks, where segments are few and long. Each block reads its slice of the
 // entries, and all of them find the same threshold:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The entries of a lane that compete to be dropped, in lanes that are out of order.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cut of a segment, which says of every entry alone whether it is kept, and the list of the kept ones.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the offsets of a keep set, and its report.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The keys of a segment's entries: scores as integers in the same order, and a mark for entries that do not compete.
 #pragma once
 

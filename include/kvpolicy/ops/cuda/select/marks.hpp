@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Entries of segments that a kernel marks, one bit each, and the ordinals of the marked ones as the lists of a keep
 // set.
 #pragma once

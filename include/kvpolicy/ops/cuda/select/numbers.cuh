@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selections on a CUDA device, by cub::DeviceSelect.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets that several segments share (a pool of segments), one block for each segment. These are the first five of
 // seven launches; the last two are in select_pools_emit.hpp.
 //

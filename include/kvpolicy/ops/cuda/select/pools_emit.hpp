@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last two of the seven launches of a shared budget, once the pool's threshold is known: how many entries each
 // segment keeps, and which. Ties at the threshold go to the lower segment, then to the lower ordinal.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the k-th highest of some keys, by one block: histograms of the keys narrow the range that it is in.
 #pragma once
 

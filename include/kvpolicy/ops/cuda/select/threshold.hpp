@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the k-th highest of a segment's keys, by one block. A sample brackets it; one pass over all keys counts those
 // above and below the bracket and collects those inside it in shared memory; histograms of the collected keys find it
 // (select_range.hpp). The result is exact: if the bracket misses, or holds more keys than fit in shared memory, the

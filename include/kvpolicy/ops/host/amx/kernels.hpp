@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of the kernels of a processor with AMX.
 #pragma once
 

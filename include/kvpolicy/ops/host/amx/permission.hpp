@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether this process may use AMX, the matrix unit of Intel's processors.
 #pragma once
 

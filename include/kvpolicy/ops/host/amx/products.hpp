@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of blocks of rows with AMX, the matrix unit of Intel's processors.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of a block that are packed for a matrix unit, which multiplies tiles of bf16 numbers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention mass on AMX, in two passes over bf16 keys that write no logits to memory.
 //
 // A bf16 key of 128 dims has 256 bytes, and its logits of 32 rows have 128. To write the logits, and to read them again

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes the logits of a lane: tiles of its keys times packed query rows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes the attention that one lane's entries receive: blocks of query rows times tiles of keys.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a query row is packed for the kernel that multiplies it with keys.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks of packed query rows, and the state of their softmax.
 #pragma once
 

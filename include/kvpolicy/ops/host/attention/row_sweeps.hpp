@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two passes of rows over a lane's keys, which add up the attention that each key receives and store no logits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Highest and lowest values of each channel over rows, for each instruction set.
 //
 // Floats are mapped to integers with the same order: -0 is below +0, and a NaN is beyond the infinity of its sign. So

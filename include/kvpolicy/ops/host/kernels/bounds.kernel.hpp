@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bounds of channels: kernels/bounds.hpp says what they promise.
 
 template <class Number, int Channels>

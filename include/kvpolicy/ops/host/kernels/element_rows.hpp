@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of rows of f32, f16 and bf16 elements in float, and copies of rows, for each instruction set.
 //
 // Every number is added to its sum in the order of the rows, so all instruction sets give the same bits.

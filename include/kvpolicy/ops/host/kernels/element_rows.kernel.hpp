@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of rows: kernels/element_rows.hpp says what they promise.
 
 /// For each number d of the rows: end(kind, combine(kind, ... combine(kind, begin(kind, d), rows[0][d], 0) ...,

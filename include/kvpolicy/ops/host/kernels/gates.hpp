@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of the gates other than products of blocks, for each instruction set.
 #pragma once
 

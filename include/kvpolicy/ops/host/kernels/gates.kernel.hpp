@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of the gates: kernels/gates.hpp says what they promise.
 
 inline void rms_normalise(float* row, int dims, float const* by) {

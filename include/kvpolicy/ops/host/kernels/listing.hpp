@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists of the ordinals of some entries, for each instruction set.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists of ordinals: kernels/listing.hpp says what they promise. All of them list the set bits of words of 32 entries.
 
 /// Lists the entries from e on whose bits are set, after the `at` ordinals that are listed, and returns how many are

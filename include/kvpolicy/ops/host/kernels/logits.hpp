@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of keys and blocks of query rows, for each instruction set.
 //
 // A block has 4, 16 or 32 rows. With 16 or 32 rows a vector holds one channel of `width` rows, and each channel of a

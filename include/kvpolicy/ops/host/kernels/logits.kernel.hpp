@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of keys and blocks of query rows: kernels/logits.hpp says what they promise.
 
 /// How floats are multiplied. A number of a key has `bytes`.

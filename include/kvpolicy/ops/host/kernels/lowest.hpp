@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lowest score of a row, for each instruction set.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lowest score of a row: kernels/lowest.hpp says what the kernels promise.
 
 /// The scores of all entries.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of the squares of rows, for each instruction set.
 //
 // Squares of f32 numbers are exact in double, and those of f16 and bf16 numbers in float. Partial sums are added in one

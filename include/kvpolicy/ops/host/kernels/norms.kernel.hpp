@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of the squares of rows: kernels/norms.hpp says what they promise.
 
 constexpr int sum_vectors = 2 * sums_of_a_norm / width;        ///< of doubles, with the sixteen partial sums of a row

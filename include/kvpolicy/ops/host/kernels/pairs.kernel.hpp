@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of keys and rows in pairs of bf16: one instruction multiplies and adds both.
 
 /// How pairs are multiplied. A number of a key has `bytes`.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools of the scores of neighbours, for each instruction set.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools of neighbours: kernels/pool.hpp says what they promise.
 
 constexpr int vectors_of_a_pool = 4;

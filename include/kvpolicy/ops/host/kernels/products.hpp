@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `logits_of_isa`, the table of the kernels that multiply keys and rows, for each instruction set, AMX included.
 #pragma once
 

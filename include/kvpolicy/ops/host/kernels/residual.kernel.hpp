@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of residual: kernels/residual.hpp says what they promise.
 
 constexpr int units_of_a_block = hidden_tile::block;

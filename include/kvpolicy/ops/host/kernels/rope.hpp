@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotation of a key's contiguous halves by the sum of two angles, for each instruction set.
 #pragma once
 

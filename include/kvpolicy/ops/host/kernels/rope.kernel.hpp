@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotation of a key's halves: kernels/rope.hpp says what it promises.
 
 /// Rotates (x, y) by the angle with this cosine and sine.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The passes of a selection over scores, for each instruction set.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Passes over scores: kernels/select.hpp says what they promise.
 
 inline bracket_counts bracket(float const* scores, int count, float low, float high, std::uint32_t* inside) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Passes over lists of slots and their positions, for each instruction set.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Passes over lists of slots: kernels/slots.hpp says what they promise.
 
 /// True if the test holds for any entry.

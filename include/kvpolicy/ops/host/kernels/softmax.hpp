@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The softmax of blocks of rows, for each instruction set.
 //
 // A block has 4, 16 or 32 interleaved rows: value (entry e, row r) is at [e * rows + r]. So softmax runs down the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The softmax of blocks of rows: kernels/softmax.hpp says what they promise.
 
 constexpr float lowest_logit = -std::numeric_limits<float>::infinity();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows that become columns, for each instruction set.
 #pragma once
 

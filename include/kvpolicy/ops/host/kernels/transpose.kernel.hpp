@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows that become columns: kernels/transpose.hpp says what they promise.
 
 inline void rows_to_columns(float const* const* from, int rows, int columns, float* to, std::int64_t stride) {

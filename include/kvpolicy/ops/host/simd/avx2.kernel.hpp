@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors of eight numbers with AVX2: see simd/operations.hpp.
 
 constexpr int width = 8;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors of sixteen numbers with AVX-512 (F, BW, VL, DQ): see simd/operations.hpp.
 //
 // g++ 12 warns inside the header of some unmasked intrinsics. Their masked forms are used with all bits set.

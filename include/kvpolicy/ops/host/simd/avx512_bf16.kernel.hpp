@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pairs of bf16 numbers with AVX-512, beside the operations of avx512.kernel.hpp: see simd/operations.hpp.
 
 /// Adds the products of a pair's two numbers, which are rounded as the processor does it.

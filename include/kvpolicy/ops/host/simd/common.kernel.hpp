@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is written once for the vectors of every instruction set: loops, arithmetic, and functions of floats. See
 // simd/operations.hpp.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiles the kernels of a family for each instruction set, and defines the family's table.
 //
 //   #define KVPOLICY_FAMILY norms

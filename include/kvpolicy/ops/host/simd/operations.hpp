@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors of an instruction set, and what can be done with them.
 //
 // A kernel is written once, over the types and functions below, in a file that `simd/each_isa.hpp` compiles for each

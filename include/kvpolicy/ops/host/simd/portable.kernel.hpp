@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors of four numbers, for any compiler and processor: see simd/operations.hpp.
 
 constexpr int width = 4;
