@@ -163,7 +163,7 @@ def check_headers(root):
 
 
 def check_licences(root):
-    """Every source says its licence, in its first line or after that of its interpreter."""
+    """Every source says its licence, in its first lines."""
     if not (root / "LICENSE").is_file():
         return
     marks = {".hpp": "//", ".cpp": "//", ".cuh": "//", ".cu": "//", ".h": "//", ".c": "//", ".py": "#", ".sh": "#", ".cmake": "#"}
@@ -172,7 +172,7 @@ def check_licences(root):
             mark = "#" if source.name == "CMakeLists.txt" else marks.get(source.suffix)
             if mark is None or not source.is_file() or {"build", "__pycache__", "corpus"} & set(source.parts):
                 continue
-            if f"{mark} {LICENCE}" not in source.read_text(encoding="utf-8")[:160]:
+            if f"{mark} {LICENCE}" not in source.read_text(encoding="utf-8")[:1000]:
                 yield f"{source.relative_to(root)}:1: there is no line '{mark} {LICENCE.strip()}'"
 
 

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: this engine does not support that layout
+// SPDX-License-Identifier: Apache-2.0
 // TensorRT-LLM gives blocks back from the end of a sequence: nothing can be taken out of its tables, but rows can move.
 #include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/tensorrt_llm.hpp>

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: this engine.s tables cannot tell these lanes apart. lower the policy with reduce_lanes, or
+// SPDX-License-Identifier: Apache-2.0
 // One slot list for all layers and heads cannot drop what each head drops for itself; lowered to whole tokens, it can.
 #include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/sglang.hpp>

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: an erased policy takes at most 16 signals
+// SPDX-License-Identifier: Apache-2.0
 // A policy by name is shown signals through a table of fixed size.
 #include <kvpolicy/kvpolicy.hpp>
 

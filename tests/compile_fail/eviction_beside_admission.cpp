@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: this eviction records what forwards show, in the window and in the pages
+// SPDX-License-Identifier: Apache-2.0
 // H2O's mass is made of attention over window and pages, and both have recorders.
 #include <kvpolicy/kvpolicy.hpp>
 

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: this executor's backend has no implementation of this verb
+// SPDX-License-Identifier: Apache-2.0
 // A verb on a backend that does not have it says which header is missing.
 #include <kvpolicy/kvpolicy.hpp>
 

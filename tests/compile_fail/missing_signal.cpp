@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: this scorer or recorder needs a signal that the given kvpolicy::signals do not provide
+// SPDX-License-Identifier: Apache-2.0
 // A scorer whose signal nobody gives or records: one readable line, which also names the scorer, the signal and the
 // signals that are there.
 #include <kvpolicy/kvpolicy.hpp>

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: signal_needed_by<.*record_attention_mass.*queries|Reader=kvpolicy::v0::record_attention_mass.*queries
+// SPDX-License-Identifier: Apache-2.0
 // H2O observes queries; a forward that shows keys alone is refused, and the error names the recorder and the signal.
 #include <kvpolicy/kvpolicy.hpp>
 

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: this applier has no member .edit., but apply calls .edit
+// SPDX-License-Identifier: Apache-2.0
 // A type that is no applier is carried out by no engine, whatever it is called.
 #include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/llama_cpp.hpp>

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: this policy has no member `trigger`, but a policy has a data member `trigger`, a trigger
+// SPDX-License-Identifier: Apache-2.0
 // A policy of one's own has a scorer, a protection, a budget and a trigger.
 #include <kvpolicy/kvpolicy.hpp>
 

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: constraint|no instance of function template .kvpolicy::v0::state
+// SPDX-License-Identifier: Apache-2.0
 // A struct that does not say which signal it provides is no recorder: a state takes no columns of it.
 #include <kvpolicy/kvpolicy.hpp>
 

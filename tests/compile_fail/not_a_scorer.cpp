@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: this scorer has no member `needs`, but a scorer says which signals it reads
+// SPDX-License-Identifier: Apache-2.0
 // A struct that does not say which signals it needs is no scorer.
 #include <kvpolicy/kvpolicy.hpp>
 

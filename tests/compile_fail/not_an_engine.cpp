@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: constraint|no instance of function template .kvpolicy::v0::engines::bind
+// SPDX-License-Identifier: Apache-2.0
 // An engine that does not tell its facts can carry nothing.
 #include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/llama_cpp.hpp>

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: constraint|no instance of overloaded function|no instance of function template
+// SPDX-License-Identifier: Apache-2.0
 // Something without a backend runs nothing.
 #include <kvpolicy/kvpolicy.hpp>
 

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: deleted|cannot be referenced -- it is a deleted function
+// SPDX-License-Identifier: Apache-2.0
 // A plan's keep set points into its own memory: it moves, and is not copied.
 #include <kvpolicy/kvpolicy.hpp>
 #include <utility>

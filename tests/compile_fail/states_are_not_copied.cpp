@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
 // expect: deleted|cannot be referenced -- it is a deleted function
+// SPDX-License-Identifier: Apache-2.0
 // A state's memory is made once; a fork is copied into memory that is there.
 #include <kvpolicy/kvpolicy.hpp>
 
