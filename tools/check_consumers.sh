@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-ways=(package source archive compiled compiled_package pkg_config no_rtti no_exceptions wrapped shared vcpkg conan)
+ways=(package source archive single compiled compiled_package pkg_config no_rtti no_exceptions wrapped shared vcpkg conan)
 if [[ "${1:-}" == --list ]]; then
   printf '%s\n' "${ways[@]}"
   exit 0
@@ -76,6 +76,15 @@ way_archive() {
     find . \( -name .git -o -name build \) -prune -o -type f -print0; } |
     tar -czf "$work/kvpolicy.tar.gz" --null --files-from=- --ignore-failed-read --transform "s,^,kvpolicy-$version/," &&
     by_cmake -D KVPOLICY_FROM=archive -D KVPOLICY_ARCHIVE="$work/kvpolicy.tar.gz"
+}
+
+# The whole library as one file, and the README's program.
+way_single() {
+  mkdir -p "$work/kvpolicy" &&
+    tools/single_header.py "$work/kvpolicy/kvpolicy.hpp" &&
+    "$compiler" "${warnings[@]}" -O2 -I "$work" examples/first.cpp -o "$work/first" &&
+    "$work/first" | diff - examples/first.out &&
+    echo "one header of $(wc -l < "$work/kvpolicy/kvpolicy.hpp") lines"
 }
 
 # Without exceptions the library is refused: by one error, which says what to do.

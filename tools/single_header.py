@@ -21,37 +21,41 @@ LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
 
 
 class Writer:
+    """What was written, and where: `seen` has, for each condition that is open around the headers that are being added, the headers
+    that stand inside of it."""
+
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.written: set[Path] = set()  # headers that stand where no condition can leave them out
+        self.seen: list[set[Path]] = [set()]
         self.family = ""
 
-    def add(self, header: Path, conditions: int = 0) -> None:
-        """Adds a header inside of so many conditions. One with a guard is there once, or has a guard of its own where a condition may
-        leave it out."""
+    def add(self, header: Path) -> None:
         text = header.read_text().removeprefix(LICENCE)
         once = "#pragma once\n" in text
-        if once and header in self.written:
+        if once and any(header in known for known in self.seen):
             return
         guard = "KVPOLICY_SINGLE_" + re.sub(r"\W", "_", str(header.relative_to(ROOT))).upper()
         if once:
+            self.seen[-1].add(header)
             self.lines += [f"#if !defined({guard})\n", f"#define {guard}\n"]
-            if conditions == 0:
-                self.written.add(header)
-        depth = conditions
         for line in text.splitlines(keepends=True):
-            depth += bool(re.match(r"\s*#\s*if", line)) - bool(re.match(r"\s*#\s*endif", line))
-            self.add_line(line, header, depth)
+            self.add_line(line, header)
         if once:
             self.lines.append("#endif\n")
 
-    def add_line(self, line: str, header: Path, depth: int) -> None:
+    def add_line(self, line: str, header: Path) -> None:
+        if re.match(r"\s*#\s*if", line):
+            self.seen.append(set())
+        elif re.match(r"\s*#\s*(el|endif)", line):
+            self.seen.pop()
+            if "endif" not in line:
+                self.seen.append(set())
         if found := FAMILY.match(line):
             self.family = found.group(1)
         if KERNELS.match(line):
-            self.add(ROOT / f"kvpolicy/ops/host/kernels/{self.family}.kernel.hpp", depth)
+            self.add(ROOT / f"kvpolicy/ops/host/kernels/{self.family}.kernel.hpp")
         elif found := INCLUDE.match(line):
-            self.add(ROOT / found.group(1) if found.group(1) else header.parent / found.group(2), depth)
+            self.add(ROOT / found.group(1) if found.group(1) else header.parent / found.group(2))
         elif line != "#pragma once\n":
             self.lines.append(line)
 
