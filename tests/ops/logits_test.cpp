@@ -212,7 +212,10 @@ TEST_SUITE("ops/mean_row") {
         for (int i = 0; i < cache.lane_count(); ++i) {
           kv::lane const one = cache.lane_at(i);
           auto const of_rows = cache.rows(of_keys ? of::keys : of::values, one, cache.committed(one));
-          auto expected = reference::mean_row(of_rows, unit, unit_mean, static_cast<std::size_t>(rows.rows.channels));
+          auto const width = as_size(rows.rows.channels);
+          auto const plain = reference::mean_row(of_rows, unit, false, width);
+          if (unit_mean && reference::dot(plain, plain) < 1e-6) continue;  // what is left of numbers that cancel
+          auto expected = reference::mean_row(of_rows, unit, unit_mean, width);
           expected.push_back(7);
           comparison const result = compare(out.row(i), expected, 1);
           RC_LOG() << result;
