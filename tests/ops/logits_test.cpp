@@ -181,10 +181,8 @@ TEST_SUITE("ops/logits") {
           "logits: last_rows = -1, but a count cannot be negative");
     CHECK(refused(queries.view(), {}, shared.view()) == "logits: out.decides = 2, but keys belong to lanes");
     CHECK(error_of([&] { kv::ops::mean_row(exec, cache.lanes(), keys, {}, {}); }) ==
-          "mean_row: out = null, but each lane's mean is written there");
-    CHECK(error_of([&] {
-            kv::ops::mean_row(exec, cache.lanes(), keys, {.inverse_norms = out.view().rows}, out.view().rows);
-          }) == "mean_row: unit = false, but norms are computed for a mean of unit rows");
+          "mean_row: out = null, but each lane's mean is written there: a scorer asks its plan for memory by "
+          "`spare_rows`");
     for (float const each : out.all()) CHECK(each == 0.5f);
   }
 }
@@ -207,8 +205,7 @@ TEST_SUITE("ops/mean_row") {
         ready_executor exec(std::min(level, kv::best_isa()), cache, *rc::gen::element(1, 3));
         owned_means out(cache, rows.rows.channels);
         owned_scores norms(cache.lanes());
-        kv::ops::mean_row(exec, cache.lanes(), rows, {unit, unit_mean, unit ? norms.view().rows : kv::by_lane<float>{}},
-                          out.view);
+        kv::ops::mean_row(exec, cache.lanes(), rows, {unit, unit_mean, norms.view().rows}, out.view);
         for (int i = 0; i < cache.lane_count(); ++i) {
           kv::lane const one = cache.lane_at(i);
           auto const of_rows = cache.rows(of_keys ? of::keys : of::values, one, cache.committed(one));
@@ -220,7 +217,6 @@ TEST_SUITE("ops/mean_row") {
           comparison const result = compare(out.row(i), expected, 1);
           RC_LOG() << result;
           RC_ASSERT(result.same);
-          if (!unit) continue;
           auto lengths = reference::row_norms(of_rows);
           for (double& each : lengths) each = each > 0 ? 1 / each : 0;
           RC_ASSERT(compare(norms.row(i, cache.committed(one)), lengths).same);

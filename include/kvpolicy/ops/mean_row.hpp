@@ -12,10 +12,9 @@ namespace KVPOLICY_NAMESPACE {
 
 /// What a mean of rows is taken of, and what becomes of it. A row or a mean of zeros has no direction, and stays zero.
 struct mean_row_options {
-  bool unit = false;       ///< true: the mean is of rows divided by their norms
-  bool unit_mean = false;  ///< true: the mean is divided by its own norm
-  by_lane<float>
-      inverse_norms{};  ///< with `unit`: receives 1 / norm of each entry's row, 0 for a row of zeros; or null
+  bool unit = false;               ///< true: the mean is of rows divided by their norms
+  bool unit_mean = false;          ///< true: the mean is divided by its own norm
+  by_lane<float> inverse_norms{};  ///< receives 1 / norm of each entry's row, 0 for a row of zeros; null: not wanted
 };
 
 namespace detail {
@@ -50,7 +49,7 @@ namespace ops {
 /// - range: sums are in single precision, in stretches of 256 to 2,048 entries, whose results are added in double on
 /// the
 ///   host and in single precision on a device. A norm below 1e-37 counts as 0.
-/// - cost: reads every row once; `unit` reads it a second time while it is in the cache. Scratch per worker: D doubles,
+/// - cost: reads every row once; norms read it a second time while it is in the cache. Scratch per worker: D doubles,
 ///   D floats, and a float for each entry. Scratch on a device: D floats for each of up to 64 stretches of a lane.
 /// - source: KeyDiff, whose anchor is the mean of unit keys.
 struct mean_row_t : verb<mean_row_t> {
@@ -61,12 +60,11 @@ struct mean_row_t : verb<mean_row_t> {
     // Parameters have types here, so that callers may write options in braces.
     verb<mean_row_t>::operator()(exec, batch, from, how, out);
   }
-  static void check(lanes const&, row_view const& from, mean_row_options const& how, by_lane<float> const& out) {
+  static void check(lanes const&, row_view const& from, mean_row_options const&, by_lane<float> const& out) {
     detail::check_readable("mean_row", "rows", from.rows.element);
     detail::check_scales("mean_row", "rows", from.rows);
-    expects(out.data != nullptr, "mean_row", "out", "null", "each lane's mean is written there");
-    expects(how.unit || how.inverse_norms.data == nullptr, "mean_row", "unit", "false",
-            "norms are computed for a mean of unit rows");
+    expects(out.data != nullptr, "mean_row", "out", "null",
+            "each lane's mean is written there: a scorer asks its plan for memory by `spare_rows`");
   }
 };
 inline constexpr mean_row_t mean_row{};

@@ -44,6 +44,7 @@ struct stretch_sums_kernel {
   }
 
  private:
+  [[nodiscard]] KVPOLICY_HD bool needs_norms() const { return how.unit || how.inverse_norms.data != nullptr; }
   [[nodiscard]] KVPOLICY_HD float number(std::byte const* row, int d) const {
     return any_element_at(rows.rows.element, row + d * rows.rows.channel_stride);
   }
@@ -54,16 +55,15 @@ struct stretch_sums_kernel {
     for (int i = warp_id(block); i < count; i += block.threads() / warp_size) {
       float const scale = rows.rows.scales.data != nullptr ? rows.scale(one, first + i) : 1.0f;
       double sum = 0;
-      for (int d = lane_id(block); how.unit && d < rows.rows.channels; d += warp_size) {
+      for (int d = lane_id(block); needs_norms() && d < rows.rows.channels; d += warp_size) {
         auto const value = static_cast<double>(number(rows.row(one, first + i), d));
         sum += value * value;
       }
       sum = block.reduce_warp(sum, plus_op{});
       float const norm = static_cast<float>(::sqrt(sum) * ::fabs(static_cast<double>(scale)));
       if (lane_id(block) != 0) continue;
-      float const inverse = how.unit ? inverse_norm(norm) : 1.0f;
-      weight[i] = scale * inverse;
-      if (how.inverse_norms.data != nullptr) how.inverse_norms.row(one)[first + i] = inverse;
+      weight[i] = how.unit ? scale * inverse_norm(norm) : scale;
+      if (how.inverse_norms.data != nullptr) how.inverse_norms.row(one)[first + i] = inverse_norm(norm);
     }
   }
 

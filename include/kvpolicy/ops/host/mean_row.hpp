@@ -44,12 +44,13 @@ struct implementation<ops::mean_row_t, host> {
     void mean(mean_row_options const& how, int count, float* out) {
       count_ = count;
       std::fill_n(total_, dims_, 0.0);
-      if (how.inverse_norms.data != nullptr) weight_ = how.inverse_norms.row(lane_);
+      norm_ = how.inverse_norms.data != nullptr ? how.inverse_norms.row(lane_) : how.unit ? weight_ : nullptr;
+      if (how.unit) weight_ = norm_;
       if (!how.unit) std::fill_n(weight_, count, 1.0f);
       for (int begin = 0; begin < count; begin += stretch_.entries) {
         std::fill_n(sum_, dims_, 0.0f);
         int const end = std::min(count, begin + stretch_.entries);
-        for (int e = begin; e < end; e += in_cache) add(how.unit, e, std::min(end, e + in_cache));
+        for (int e = begin; e < end; e += in_cache) add(e, std::min(end, e + in_cache));
         for (int d = 0; d < dims_; ++d) total_[d] += static_cast<double>(sum_[d]);
       }
       for (int d = 0; d < dims_; ++d) total_[d] /= std::max(count, 1);
@@ -60,9 +61,10 @@ struct implementation<ops::mean_row_t, host> {
    private:
     static constexpr int in_cache = 64;  ///< entries whose rows are still in the first-level cache after their norms
 
-    void add(bool unit, int begin, int end) {
-      if (unit)
-        implementation<ops::row_norm_t, host>::combine_rows(exec_, rows_, lane_, begin, end, inverted{}, weight_);
+    void add(int begin, int end) {
+      if (norm_ != nullptr) {
+        implementation<ops::row_norm_t, host>::combine_rows(exec_, rows_, lane_, begin, end, inverted{}, norm_);
+      }
       bool const plain = rows_.rows.contiguous() && !is_fp8(rows_.rows.element);
       for (int e = begin; e < end; e += detail::rows_at_a_time) {
         plain ? add_rows(e, std::min(detail::rows_at_a_time, end - e))
@@ -106,7 +108,8 @@ struct implementation<ops::mean_row_t, host> {
     double* total_ = nullptr;
     float* sum_ = nullptr;
     float* row_ = nullptr;
-    float* weight_ = nullptr;  ///< of each entry
+    float* weight_ = nullptr;  ///< of each entry in the sum
+    float* norm_ = nullptr;    ///< 1 / norm of each entry's row; null: not needed
   };
 };
 
