@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat << 'END'
-tools/test.sh [PRESET]   builds everything and runs all tests: about eighteen minutes on two cores
+tools/test.sh [PRESET]   builds everything and runs all tests: about twelve minutes on two cores
 tools/test.sh --quick    core, one law of each kind, the README and programs of the tutorial: about a minute where they
                          are built, about four where nothing is
 
@@ -17,7 +17,7 @@ END
 
 preset=release
 tests=release
-what='all tests, about eighteen minutes on two cores'
+what='all tests, about twelve minutes on two cores'
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
   --quick)
