@@ -9,12 +9,12 @@
 namespace {
 
 using namespace kvpolicy_test;
-using content = std::vector<std::pair<std::string, std::vector<float>>>;
+using session_content = std::vector<std::pair<std::string, std::vector<float>>>;
 
 constexpr kv::memory_shape small{2, 3, 4};
 
-content content_of(kv::session_store const& store) {
-  content all;
+session_content content_of(kv::session_store const& store) {
+  session_content all;
   for (kv::remembered const& each : store.snapshot()) all.emplace_back(to_string(each.id), *each.memory);
   return all;
 }
@@ -59,7 +59,7 @@ struct refusing_store {
     put(store, kv::session_id::named("older"), 2.0f);
   }
   std::string refusal() {
-    content const before = content_of(store);
+    session_content const before = content_of(store);
     std::string text = "accepted";
     try {
       kv::load_sessions(store, folder / "x");
@@ -127,7 +127,7 @@ TEST_SUITE("io/session_file") {
     kv::save_sessions(store, folder / "x");
     kv::session_store other(small, 2);
     kv::load_sessions(other, folder / "x");
-    content const all = content_of(other);
+    session_content const all = content_of(other);
     REQUIRE(all.size() == 2);
     CHECK(all[0].first == "id:10");
     CHECK(all[1].first == "id:11");

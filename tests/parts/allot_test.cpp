@@ -100,7 +100,7 @@ struct by_hits {
   void allot(Executor& exec, SignalSet const& in, kv::score_view const& scores, kv::by_lane<int> const& shares) const {
     kv::ops::map_lanes(exec, in.lanes, count_above{scores, least, tokens}, shares);
   }
-  friend bool operator==(by_hits const&, by_hits const&) = default;
+  [[maybe_unused]] friend bool operator==(by_hits const&, by_hits const&) = default;
 };
 
 /// A ratio as a budget in text: 1 - 0.5 and the like are exact.

@@ -26,10 +26,10 @@ kv::memory_floats equal_floats(float value, std::size_t count = small.floats()) 
 }
 
 /// What a store keeps, oldest first: each name and the one value of its floats.
-using content = std::vector<std::pair<std::string, float>>;
+using session_content = std::vector<std::pair<std::string, float>>;
 
-content content_of(kv::session_store const& store) {
-  content all;
+session_content content_of(kv::session_store const& store) {
+  session_content all;
   for (kv::remembered const& each : store.snapshot()) {
     float const value = each.memory->front();
     CHECK(*each.memory == std::vector<float>(store.extents().floats(), value));
@@ -41,7 +41,7 @@ content content_of(kv::session_store const& store) {
 /// The slowest obvious store: what is kept in order, and what is out.
 struct model {
   int capacity;
-  content kept;
+  session_content kept;
   std::vector<std::string> out;
 
   [[nodiscard]] bool is_out(std::string const& id) const { return std::count(out.begin(), out.end(), id) > 0; }
@@ -87,7 +87,7 @@ TEST_SUITE("session/session_store") {
     kv::session_store store(small, 2);
     put(store, name(1), 1.0f);
     put(store, name(2), 2.0f);
-    content const before = content_of(store);
+    session_content const before = content_of(store);
     {
       auto known = store.take(name(1));
       auto fresh = store.take(name(3));
@@ -98,7 +98,7 @@ TEST_SUITE("session/session_store") {
     CHECK(content_of(store) == before);
     CHECK(store.take(name(3)).floats()[0] == 0.0f);
     put(store, name(4), 4.0f);  // the taken and abandoned 1 is still the oldest
-    CHECK(content_of(store) == content{{"id:2", 2.0f}, {"id:4", 4.0f}});
+    CHECK(content_of(store) == session_content{{"id:2", 2.0f}, {"id:4", 4.0f}});
   }
 
   TEST_CASE("a session that is out is not given out twice") {
@@ -124,7 +124,7 @@ TEST_SUITE("session/session_store") {
     std::ranges::fill(other.floats(), 5.0f);
     other.commit();
     CHECK_FALSE(static_cast<bool>(other));
-    CHECK(content_of(store) == content{{"id:1", 5.0f}});
+    CHECK(content_of(store) == session_content{{"id:1", 5.0f}});
     std::string const ended =
         "session_lease::commit: lease = ended, but it holds a memory until it is committed or moved from";
     CHECK(error_of([&] { other.commit(); }) == ended);
@@ -155,7 +155,7 @@ TEST_SUITE("session/session_store") {
       CHECK(static_cast<bool>(lease));
       CHECK_FALSE(static_cast<bool>(store.try_take(name(1))));
     }
-    CHECK(content_of(store) == content{{"id:1", 1.0f}});
+    CHECK(content_of(store) == session_content{{"id:1", 1.0f}});
     CHECK(static_cast<bool>(store.try_take(name(1))));
   }
 
@@ -165,13 +165,13 @@ TEST_SUITE("session/session_store") {
     auto oldest = store.take(name(1));
     put(store, name(2), 2.0f);
     put(store, name(3), 3.0f);
-    CHECK(content_of(store) == content{{"id:1", 1.0f}, {"id:3", 3.0f}});  // 1 is out, 3 has just come back
+    CHECK(content_of(store) == session_content{{"id:1", 1.0f}, {"id:3", 3.0f}});  // 1 is out, 3 has just come back
     std::ranges::fill(oldest.floats(), 7.0f);
     auto newer = store.take(name(4));
     oldest.commit();
     std::ranges::fill(newer.floats(), 4.0f);
     newer.commit();
-    CHECK(content_of(store) == content{{"id:4", 4.0f}});
+    CHECK(content_of(store) == session_content{{"id:4", 4.0f}});
   }
 
   TEST_CASE("what is kept and dropped is what the slowest obvious store keeps and drops") {
@@ -221,10 +221,10 @@ TEST_SUITE("session/session_store") {
     std::vector<kv::remembered> const three = {
         {name(1), equal_floats(1)}, {name(2), equal_floats(2)}, {name(3), equal_floats(3)}};
     store.assign(three);
-    CHECK(content_of(store) == content{{"id:2", 2.0f}, {"id:3", 3.0f}});
+    CHECK(content_of(store) == session_content{{"id:2", 2.0f}, {"id:3", 3.0f}});
     CHECK(store.take(name(3)).floats()[23] == 3.0f);
     put(store, name(4), 4.0f);
-    CHECK(content_of(store) == content{{"id:3", 3.0f}, {"id:4", 4.0f}});
+    CHECK(content_of(store) == session_content{{"id:3", 3.0f}, {"id:4", 4.0f}});
     store.assign({});
     CHECK(store.size() == 0);
   }
@@ -232,7 +232,7 @@ TEST_SUITE("session/session_store") {
   TEST_CASE("what cannot be assigned is refused by its line, and changes nothing") {
     kv::session_store store(small, 4);
     put(store, name(9), 9.0f);
-    content const before = content_of(store);
+    session_content const before = content_of(store);
     auto const refuses = [&](std::vector<kv::remembered> const& all, std::string const& text) {
       CHECK(error_of([&] { store.assign(all); }) == "session_store::assign: " + text);
       CHECK(content_of(store) == before);
@@ -263,7 +263,7 @@ TEST_SUITE("session/session_store") {
   TEST_CASE("an allocation that fails leaves everything as it was, and the session free") {
     kv::session_store store(small);
     put(store, name(1), 1.0f);
-    content const before = content_of(store);
+    session_content const before = content_of(store);
     std::vector<kv::remembered> const two = {{name(5), equal_floats(5)}, {name(6), equal_floats(6)}};
     auto const survives = [&](auto const& work) {
       long failed = 0;
@@ -279,7 +279,7 @@ TEST_SUITE("session/session_store") {
     CHECK(survives([&] { (void)store.take(known); }) > 0);
     CHECK(survives([&] { (void)store.take(fresh); }) > 0);
     CHECK(survives([&] { store.assign(two); }) > 0);
-    CHECK(content_of(store) == content{{"id:5", 5.0f}, {"id:6", 6.0f}});
+    CHECK(content_of(store) == session_content{{"id:5", 5.0f}, {"id:6", 6.0f}});
   }
 
   TEST_CASE("a known session allocates its working copy, and nothing when it is committed") {
