@@ -67,8 +67,7 @@ struct shape_of_row {
 class layer {
  public:
   static constexpr shape model{.layers = 1, .query_heads = 32, .kv_heads = 8, .head_dim = 128};
-  static constexpr int window = 32;
-  static constexpr int page = 16;
+  static constexpr int window = 32, page = 16;
 
   explicit layer(shape_of_row const& of)
       : of_(of),
@@ -250,6 +249,7 @@ void measure(benchmark::State& run, Score const& score, Make const& make, shape_
   auto const taken = medians_in_turn(run, mine, norms, [&] { read_all(exec, of.keys().data(), of.bytes_of_plane()); });
   double const bytes = bytes_of_needs(typename Score::needs{}, of);
   auto const of_keys = static_cast<double>(of.bytes_of_plane());
+  if (bytes == 0) return;  // nothing is read
   run.counters["of_read"] = taken[2] * bytes / of_keys / taken[0];
   run.counters["over_knorm"] = taken[0] / bytes / (taken[1] / of_keys);
   run.SetBytesProcessed(run.iterations() * static_cast<std::int64_t>(bytes));

@@ -96,6 +96,23 @@ TEST_SUITE("ops/executor_of_engine") {
     }
   }
 
+  TEST_CASE("a pool that throws after a part did leaves no exception for the next call") {
+    bool fails = true;
+    auto in_turn = [&](int parts, kv::detail::worker_part const& part) {
+      for (int i = 0; i < parts; ++i) part(i);
+      if (fails) throw std::runtime_error("the pool");
+    };
+    kv::host_executor exec(2, in_turn);
+    auto const work = [&] {
+      exec.for_each(3, [&](int, int) {
+        if (fails) throw std::runtime_error("a part");
+      });
+    };
+    CHECK_THROWS_WITH_AS(work(), "the pool", std::runtime_error);
+    fails = false;
+    CHECK_NOTHROW(work());
+  }
+
   TEST_CASE("an executor works on a thread that is at work for another one") {
     pool threads{true};
     kv::host_executor outer(2, threads), inner(2, threads);

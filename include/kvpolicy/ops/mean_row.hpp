@@ -44,11 +44,9 @@ namespace ops {
 /// their rows.
 ///
 /// - in: `rows`, keys or values of `lanes`, of any element type.
-/// - out: float32, `rows.channels` numbers for each lane, and `options.inverse_norms`. A lane without entries gets
-/// zeros.
-/// - range: sums are in single precision, in stretches of 256 to 2,048 entries, whose results are added in double on
-/// the
-///   host and in single precision on a device. A norm below 1e-37 counts as 0.
+/// - out: float32, `rows.channels` numbers for each lane, zeros for one without entries; and `inverse_norms`.
+/// - range: sums are in single precision, in stretches of 256 to 2,048 entries, which the host adds in double and a
+///   device in single precision. A norm below 1e-37 counts as 0.
 /// - cost: reads every row once; norms read it a second time while it is in the cache. Scratch per worker: D doubles,
 ///   D floats, and a float for each entry. Scratch on a device: D floats for each of up to 64 stretches of a lane.
 /// - source: KeyDiff, whose anchor is the mean of unit keys.

@@ -33,8 +33,6 @@ consteval bool arguments_fit() {
   }
 }
 
-struct no_range {};
-
 /// The name of a verb in errors that are not its own.
 template <class Verb>
 consteval char const* name_of_verb() {
@@ -45,7 +43,9 @@ consteval char const* name_of_verb() {
   }
 }
 
-/// What an executor that watches its verbs returns when one begins, or nothing: see `executor`.
+struct no_range {};
+
+/// What an executor that watches its verbs returns when one begins (see `executor`), or `no_range`.
 template <class Executor>
 [[nodiscard]] auto range_of(Executor& exec, [[maybe_unused]] char const* verb) {
   if constexpr (requires { exec.range(verb); }) {

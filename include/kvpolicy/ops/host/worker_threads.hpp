@@ -208,6 +208,7 @@ class worker_threads {
   void share_with_engine(job const& all) {
     job_ = all;
     next_ = 0;
+    shared_.thrown = nullptr;  // if an engine's threads threw in the call before, nobody has taken it
     engine_.run(engine_.pool, parts_, worker_part(*this));
     std::exception_ptr const thrown = std::exchange(shared_.thrown, nullptr);
     if (thrown) std::rethrow_exception(thrown);
