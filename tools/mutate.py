@@ -97,6 +97,8 @@ COVER = [
     ("ops/*map.hpp", "ops/combine ops/map ops/row_norm"),
     ("ops/*/logits.hpp", "ops/logits"),
     ("ops/*/mean_row.hpp", "ops/mean_row methods"),
+    ("ops/*/redundancy.hpp", "ops/redundancy methods"),
+    ("ops/*normalise.hpp", "ops/normalise"),
     ("ops/*row_norm.hpp", "ops/combine ops/record_norms ops/row_norm"),
     ("ops/host/kernels/lowest*.hpp", "ops/golden/passes ops/argmin"),
     ("ops/host/kernels/norms*.hpp", "ops/golden/passes ops/row_norm"),

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // logits of 32 rows against the peak of the multiply-add, of one row against a read of the keys, and mean_row against
-// one; and a decision of KeyDiff, which is both verbs, against two reads.
+// one; a decision of KeyDiff, which is both verbs, against two reads; and redundancy against Eigen's product of the
+// keys with themselves.
 #include <kvpolicy/ops/logits.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
+#include <kvpolicy/ops/redundancy.hpp>
 
 #include "checks.hpp"
 #include "measure.hpp"
+#include "peers.hpp"
 
 namespace {
 
@@ -24,6 +27,7 @@ struct fixture {
         scores(kv::contiguous_scores(cache.lanes, kv::granularity::lane, values.data(), entries)) {
     exec.reserve(kv::implementation<kv::ops::logits_t, kv::host>::scratch(bench::one_layer, entries));
     exec.reserve(kv::implementation<kv::ops::mean_row_t, kv::host>::scratch(bench::one_layer, entries));
+    exec.reserve(kv::implementation<kv::ops::redundancy_t, kv::host>::scratch(bench::one_layer, entries));
     state.SetLabel(kv::name_of(element));
   }
   void read() { bench::floors::read_pass(exec, model.keys().data(), model.plane_bytes()); }
@@ -102,6 +106,40 @@ void keydiff(benchmark::State& state) {
 BENCHMARK(keydiff)
     ->ArgNames({"entries", "element", "threads"})
     ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// Keys of f32 of which none are similar, so that every entry is compared with every other one, or nearly all are.
+void redundancy(benchmark::State& state) {
+  fixture on(state, 1);
+  int const dims = on.cache.k.channels;
+  auto* const keys = reinterpret_cast<float*>(const_cast<std::byte*>(on.cache.k.row(0, {}, 0)));
+  if (state.range(3) == 1) {
+    std::size_t const all = on.model.plane_bytes() / sizeof(float);
+    for (std::size_t i = 0; i < all; i += static_cast<std::size_t>(dims)) keys[i] += 40;
+  }
+  std::vector<float> inverse(on.values.size());
+  auto const norms = kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, inverse.data(), on.entries);
+  std::vector<float> mean(static_cast<std::size_t>(on.cache.lanes.size() * dims));
+  auto const to = kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, mean.data(), dims).rows;
+  kv::keys const from = kv::keys_of(on.cache);
+  kv::ops::mean_row(on.exec, on.cache.lanes, from, {.unit = true, .inverse_norms = norms.rows}, to);
+  std::vector<float> product(static_cast<std::size_t>(on.threads) * on.values.size() /
+                             static_cast<std::size_t>(on.cache.lanes.size()) * static_cast<std::size_t>(on.entries));
+  auto const eigen = [&](int lane, int worker) {
+    float const* const rows = keys + std::int64_t{lane} * on.entries * dims;
+    float* const out = product.data() + std::int64_t{worker} * on.entries * on.entries;
+    bench::peers::eigen_product(rows, rows, on.entries, dims, on.entries, out);
+  };
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::redundancy(on.exec, from, norms.rows, {}, on.scores); },
+      [&] { on.exec.for_each(on.cache.lanes.size(), eigen); });
+  state.counters["of_eigen"] = taken.ratio(1, 0);
+  state.counters["verb_us"] = 1e6 * taken.least(0);
+}
+BENCHMARK(redundancy)
+    ->ArgNames({"entries", "element", "threads", "alike"})
+    ->ArgsProduct({{2176}, {0}, {1, 2}, {0, 1}})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 

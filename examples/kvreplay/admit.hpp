@@ -9,7 +9,11 @@
 
 namespace kvreplay {
 
-/// One number for every KV head of every layer, [L,Hkv], or for every layer, [L].
+/// What a table of the trace has, and who reads it: a number of each head an admission, of each head or layer a budget,
+/// and a row of each head a scorer.
+enum class table_of { heads, layers, rows };
+
+/// One number for every KV head of every layer, [L,Hkv], or for every layer, [L]; or a row of numbers, [L,Hkv,D].
 class head_numbers {
  public:
   /// From a file with a single tensor or one named `retrieval`.
@@ -21,34 +25,38 @@ class head_numbers {
     std::string const name = all.size() == 1 ? all.begin()->first : "retrieval";
     take(from.read(name, "LK"), name, model);
   }
-  /// From the tensor `table.NAME` of the trace. An admission reads numbers of heads, and a budget those of layers, too.
-  head_numbers(trace const& of, std::string const& name, bool of_layers = false) : heads_(of.shape().kv_heads) {
+  /// From the tensor `table.NAME` of the trace.
+  head_numbers(trace const& of, std::string const& name, table_of what = table_of::heads)
+      : heads_(of.shape().kv_heads), width_(what == table_of::rows ? of.shape().head_dim : 1) {
     auto const found = of.table.find(name);
-    if (found == of.table.end())
-      refuse("table." + name, "missing", of_layers ? "the budget reads it" : "the admission reads it");
-    take(found->second, "table." + name, of.shape(), of_layers);
+    char const* const reader = what == table_of::heads    ? "the admission reads it"
+                               : what == table_of::layers ? "the budget reads it"
+                                                          : "the scorer reads it";
+    if (found == of.table.end()) refuse("table." + name, "missing", reader);
+    take(found->second, "table." + name, of.shape(), what);
   }
 
   /// The numbers of some layers, which live as long as this object.
   [[nodiscard]] kv::by_lane<float const> table(std::vector<int> const& layers) {
     std::vector<float>& made = tables_.emplace_back();
     for (int const layer : layers) {
-      auto const first = values_.begin() + std::ptrdiff_t{layer} * heads_;
-      made.insert(made.end(), first, first + heads_);
+      auto const first = values_.begin() + std::ptrdiff_t{layer} * heads_ * width_;
+      made.insert(made.end(), first, first + std::ptrdiff_t{heads_} * width_);
     }
-    return {made.data(), 0, heads_, 1};
+    return {made.data(), 0, std::int64_t{heads_} * width_, width_};
   }
 
  private:
-  void take(array const& table, std::string const& name, kv::shape const& model, bool of_layers = false) {
-    std::vector<std::int64_t> const wanted{model.layers, model.kv_heads};
-    bool const by_layer = of_layers && table.shape.size() == 1 && table.shape[0] == model.layers;
+  void take(array const& table, std::string const& name, kv::shape const& model, table_of what = table_of::heads) {
+    std::vector<std::int64_t> wanted{model.layers, model.kv_heads};
+    if (what == table_of::rows) wanted.push_back(model.head_dim);
+    bool const by_layer = what == table_of::layers && table.shape.size() == 1 && table.shape[0] == model.layers;
     if (!by_layer && !std::equal(table.shape.begin(), table.shape.end(), wanted.begin(), wanted.end())) {
       std::string shape;
       for (std::int64_t const each : table.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(each);
       refuse(name, "shape [" + shape + "]",
              "the trace has " + std::to_string(model.layers) + " layers of " + std::to_string(model.kv_heads) +
-                 " KV heads");
+                 " KV heads" + (what == table_of::rows ? " of " + std::to_string(width_) + " channels" : ""));
     }
     std::int64_t const wrong = table.first_not_finite(0, table.count());
     if (wrong >= 0) refuse(name, kv::to_string(table.value(wrong)), "it is finite");
@@ -57,6 +65,7 @@ class head_numbers {
   }
 
   int heads_;
+  int width_ = 1;  ///< numbers of a head
   std::vector<float> values_;
   std::list<std::vector<float>> tables_;
 };

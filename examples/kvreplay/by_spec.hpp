@@ -48,6 +48,23 @@ inline void replay_selection(options const& with, trace& of, any_selection const
   return by_importance ? table : std::string();
 }
 
+/// The table of rows of heads that the scorer of a spec reads; empty if it reads none.
+[[nodiscard]] inline std::string rows_in(std::string const& spec, registry const& known) {
+  auto const sections = kv::split_sections(spec);
+  kv::spec_part const& scorer = sections.front().parts.front();
+  auto const all = known.list();
+  auto const found = std::find_if(all.begin(), all.end(), [&](auto const& one) { return one.name == scorer.name; });
+  if (found == all.end() || !found->reads_rows) return {};
+  kv::expects(std::same_as<executor, kv::host_executor>, "kvreplay", "--policy", scorer.name,
+              "the table that it reads is in the host's memory");
+  for (kv::spec_argument const& each : scorer.arguments) {
+    if (each.name.empty() || each.name == "table") return std::string(each.value);
+  }
+  auto const table =
+      std::find_if(found->fields.begin(), found->fields.end(), [](auto const& each) { return each.name == "table"; });
+  return table == found->fields.end() ? std::string() : table->value;
+}
+
 /// Where the prompt ends and the classes of tokens, by position, which the parts `prompt` and `marks` of a spec read.
 class token_tables {
  public:

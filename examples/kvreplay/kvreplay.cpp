@@ -57,6 +57,17 @@ void count_once(options& with, int entries) {
   with.ratio = with.rounding = "";
 }
 
+/// The slack of a policy that decides more than once: what the command line says, or that of its published settings. A
+/// prompt is one decision, which waits for nothing.
+std::string slack_of(options const& with, registry const& known) {
+  if (with.how == mode::prefill) return {};
+  if (!with.slack.empty()) return with.slack;
+  for (kv::scorer_info const& one : known.list()) {
+    if (one.name == with.policy && one.slack > 0) return std::to_string(one.slack);
+  }
+  return {};
+}
+
 /// The fields of LU-KV, if that is the policy.
 std::optional<kv::lu_kv> lu_kv_of(options const& with, spelled const& spec) {
   if (with.policy != kv::lu_kv::name || !with.spec.empty()) return {};
@@ -81,6 +92,7 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   known.set(kv::intent_kv{.residual = of.residual()});  // a spec cannot set the weights: they are in the trace
   options asked = with;
   asked.set = with_rows_there(with, of);
+  asked.slack = slack_of(with, known);
   std::optional<locret> special;
   if (with.policy == kv::locret::name) special.emplace(asked);
   if (with.spec.empty() && counts_all_entries(with.policy)) count_once(asked, of.entries());
@@ -92,11 +104,15 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   if (!with.spec.empty()) tokens.join(known, of, with.spec);
   std::string const important = with.spec.empty() ? std::string() : importance_in(with.spec);
   std::optional<head_numbers> importance;
-  if (!important.empty()) importance.emplace(of, important, true);
+  if (!important.empty()) importance.emplace(of, important, table_of::layers);
   std::string const text = with.spec.empty() ? spec.text() : special ? special->text() : with.spec;
+  std::string const directed = rows_in(text, known);
+  std::optional<head_numbers> rows;
+  if (!directed.empty()) rows.emplace(of, directed, table_of::rows);
   auto const policy_of = [&](std::vector<int> const& layers) {
     if (shares) known.table(kv::to_string(shared->table), shares->table(layers));
     if (importance) known.table(important, importance->table(layers));
+    if (rows) known.table(directed, kv::rows_of_heads{rows->table(layers), of.shape().head_dim});
     return with.spec.empty() ? spec.read([&] { return known.parse(spec.text()); }) : known.parse(text);
   };
   any_policy const policy = policy_of({});

@@ -274,6 +274,7 @@ inline void refuse_options(options const& with, std::vector<std::pair<char const
   more.insert(more.end(), {{"--budget-scope", with.scope == "lane" ? "" : with.scope},
                            {"--granularity", with.granularity == "lane" ? "" : with.granularity},
                            {"--floor", with.floor},
+                           {"--slack", with.slack},
                            {"--reduce", with.reduce},
                            {"--recent", with.recent}});
   for (auto const& [option, value] : more) {

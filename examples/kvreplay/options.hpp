@@ -38,7 +38,7 @@ struct options {
   std::string docs = "docs/kvreplay.md";  ///< where the page's link to the documentation leads
   std::string section = "evict";          ///< of the spec: admit, select or evict
   std::vector<std::string> set, protect, no_policy, plugins;
-  std::string budget, ratio, rounding, scope, floor, sinks, recent, granularity, reduce;
+  std::string budget, ratio, rounding, scope, floor, slack, sinks, recent, granularity, reduce;
   std::string mode_name = "prefill", layout_name = "compact", device = examples::device_name;
   int prefill = 0;
   int chunk = 0;
@@ -63,6 +63,8 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--rounding", to.rounding, "of a ratio: exact (the default), at_least_one, kvpress or kvpress_0_5_4");
   app.add_option("--budget-scope", to.scope, "lane, layer or global");
   app.add_option("--floor", to.floor, "the part of a shared budget that each lane keeps first");
+  app.add_option("--slack", to.slack,
+                 "after a prompt: how far a lane may be above its budget before it is cut down to it");
   app.add_option("--sinks", to.sinks, "first positions, forced");
   app.add_option("--recent", to.recent, "last entries, forced");
   app.add_option("--protect", to.protect, "positions A:B, forced; repeatable");
@@ -148,8 +150,10 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
   auto lowered = kv::granularity::lane;
   kv::expects(with.granularity.empty() || kv::detail::read_value(with.granularity, lowered), "kvreplay",
               "--granularity", with.granularity, "there are lane, layer and token");
-  for (auto const& [option, value] :
-       {std::pair{"--budget", with.budget}, {"--sinks", with.sinks}, {"--recent", with.recent}}) {
+  for (auto const& [option, value] : {std::pair{"--budget", with.budget},
+                                      {"--slack", with.slack},
+                                      {"--sinks", with.sinks},
+                                      {"--recent", with.recent}}) {
     (void)count_of(option, value, 0);
   }
   if (!with.granularity.empty() || !with.reduce.empty()) {
@@ -179,18 +183,25 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
   if (!with.rounding.empty()) text.add("--rounding", with.rounding, ", rounding=" + with.rounding);
   if (!with.ratio.empty()) text.add(with.rounding.empty() ? ", rounding=exact, held=true" : ", held=true");
   text.add(")");
+  if (!with.slack.empty()) text.add("--slack", with.slack, " | over_budget(" + with.slack + ")");
   return text;
 }
 
 /// Refuses options that are parts of a spec beside a spec.
 inline void check_spec_alone(options const& with) {
-  std::pair<char const*, std::string> const parts[] = {
-      {"--policy", with.policy},     {"--set", with.set.empty() ? "" : with.set.front()},
-      {"--budget", with.budget},     {"--ratio", with.ratio},
-      {"--rounding", with.rounding}, {"--budget-scope", with.scope},
-      {"--floor", with.floor},       {"--sinks", with.sinks},
-      {"--recent", with.recent},     {"--protect", with.protect.empty() ? "" : with.protect.front()},
-      {"--reduce", with.reduce},     {"--granularity", with.granularity}};
+  std::pair<char const*, std::string> const parts[] = {{"--policy", with.policy},
+                                                       {"--set", with.set.empty() ? "" : with.set.front()},
+                                                       {"--budget", with.budget},
+                                                       {"--ratio", with.ratio},
+                                                       {"--rounding", with.rounding},
+                                                       {"--budget-scope", with.scope},
+                                                       {"--floor", with.floor},
+                                                       {"--slack", with.slack},
+                                                       {"--sinks", with.sinks},
+                                                       {"--recent", with.recent},
+                                                       {"--protect", with.protect.empty() ? "" : with.protect.front()},
+                                                       {"--reduce", with.reduce},
+                                                       {"--granularity", with.granularity}};
   for (auto const& [option, value] : parts) {
     kv::expects(value.empty(), "kvreplay", option, value, "--spec says the whole policy");
   }

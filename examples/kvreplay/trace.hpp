@@ -49,7 +49,9 @@ class trace {
       }
       if (name.rfind("table.", 0) == 0) {
         std::size_t const axes = tensor.shape.size();
-        table[name.substr(6)] = from_.read(name, axes == 1 ? "L" : axes == 2 ? "LK" : "xLK");
+        bool const rows = axes == 3 && keys && keys.shape[0] == static_cast<std::int64_t>(tensor.shape[0]) &&
+                          keys.shape[1] == static_cast<std::int64_t>(tensor.shape[1]);
+        table[name.substr(6)] = from_.read(name, axes == 1 ? "L" : axes == 2 ? "LK" : rows ? "LKD" : "xLK");
       }
       if (name.rfind("birth.", 0) == 0)
         birth[name.substr(6)] = from_.read(name, tensor.shape.size() == 1 ? "N" : "LKN");

@@ -100,9 +100,11 @@
 #include <kvpolicy/ops/host/map_lanes.hpp>
 #include <kvpolicy/ops/host/mask_rows.hpp>
 #include <kvpolicy/ops/host/mean_row.hpp>
+#include <kvpolicy/ops/host/normalise.hpp>
 #include <kvpolicy/ops/host/page_bounds.hpp>
 #include <kvpolicy/ops/host/page_scores.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/redundancy.hpp>
 #include <kvpolicy/ops/host/rerotate.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/retention_gates.hpp>
@@ -147,7 +149,9 @@
 #include <kvpolicy/scorers/knorm.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>
+#include <kvpolicy/scorers/q_filters.hpp>
 #include <kvpolicy/scorers/quest.hpp>
+#include <kvpolicy/scorers/r_kv.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/recorded_knorm.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>

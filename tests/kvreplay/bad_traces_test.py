@@ -171,6 +171,7 @@ class BadTraces(Runs):
             for signal in policy["signals"]:
                 begins = signal.removesuffix("NAME")
                 tensors = {name: one for name, one in good().items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
+                tensors["table.q_filters"] = ("F32", filled("LKD"))
                 write(self.path, tensors)
                 budget = () if policy["name"] == "side_quest" else ("--budget", "3")
                 mode = ("--mode", policy["modes"][0])

@@ -146,24 +146,6 @@ def keydiff(keys):
         return -np.nan_to_num(unit @ anchor / np.linalg.norm(anchor))
 
 
-def in_parts(score, ends, budget):
-    """Of a lane that grows to each of `ends` and is cut there by score(live): ordinals kept, (step, ordinal) of who went, who was
-    there and what they scored at the last decision, and how far apart the two at the closest cut are."""
-    live, events, gap, begin = [], [], np.inf, 0
-    for end in ends:
-        live, begin = live + list(range(begin, end)), end
-        there, scores = live, score(np.array(live))
-        if len(live) <= budget:
-            continue
-        order = ranking(dict(zip(live, scores)), live)
-        if budget:
-            inside, outside = (dict(zip(live, scores))[j] for j in (order[budget - 1], order[budget]))
-            gap = min(gap, inside - outside)
-        live = sorted(order[:budget])
-        events += [(end - 1, j) for j in sorted(set(there) - set(live))]
-    return live, events, there, scores, gap
-
-
 def external_rows(trace, layer, query_head, lse=None):
     """[R,N]: every row sees all entries, whatever its position."""
     logits = trace.logits_of(trace.query_rows[layer, query_head] @ trace.keys[layer, query_head // trace.group].T)
@@ -242,3 +224,162 @@ def locret(numbers, budget, stabilizers, local, chunk=None):
         events += [(end - 1, j) for j in sorted(set(live) - set(kept))]
         live = kept
     return live + list(range(context, entries)), events, ranked
+
+
+# Methods that decide again and again ------------------------------------------------------------------------------------------
+class Lane:
+    """What a method makes of a lane that grows: it observes the rows that come, scores who is there, and forces some.
+
+    `usual` are its fields; `newest` is the one that says how many of the newest it forces; the first `sinks` and the last `tail` are forced
+    besides.
+    """
+    usual, newest = {}, None
+    margin = math.inf  # how far what it compared with a threshold was from it, where it takes sides
+
+    def __init__(self, trace, layer, head=None, sinks=0, tail=0, **fields):
+        self.trace, self.layer, self.head, self.sinks, self.tail = trace, layer, head, sinks, tail
+        self.how, self.seen = {**self.usual, **fields}, 0
+
+    def observe(self, rows, live):
+        self.seen += len(rows)
+
+    def forced(self, live):
+        return (self.trace.positions[live] < self.sinks) | last_ones(len(live), max(self.tail, self.how.get(self.newest, 0)))
+
+    def due(self, live):
+        return True
+
+    def score(self, live):
+        raise NotImplementedError
+
+    def last_rows(self, live):
+        """The last rows of a window, and who was there before them."""
+        count = min(self.how["window"], len(live))
+        return np.arange(self.seen - count, self.seen), live[: len(live) - count]
+
+
+def in_parts(lane, ends, budget, slack=0, size=0.0):
+    """Of a lane that grows to each of `ends` and is cut where it holds more than the budget and the slack: ordinals kept, (step, ordinal)
+    of who went, who was there, was forced and what they scored at the last decision, and how far apart the two at the closest cut
+    are, relatively to the score or, where that is larger, to `size`. Equal scores are no near tie."""
+    live, events, gap, begin = np.arange(0), [], math.inf, 0
+    for end in ends:
+        rows, begin = np.arange(begin, end), end
+        there = live = np.concatenate([live, rows])
+        lane.observe(rows, live)
+        forced, scores = lane.forced(live), np.zeros(len(live))
+        if len(live) <= budget + slack or not lane.due(live):
+            continue
+        scores, room = lane.score(live), max(0, budget - int(forced.sum()))
+        order = ranking(scores, np.flatnonzero(~forced).tolist())
+        if 0 < room < len(order) and scores[order[room - 1]] != scores[order[room]]:
+            inside, outside = scores[order[room - 1]], scores[order[room]]
+            gap = min(gap, (inside - outside) / max(abs(inside), size))
+        stays = forced.copy()
+        stays[order[:room]] = True
+        events += [(end - 1, j) for j in live[~stays].tolist()]
+        live = live[stays]
+    return live.tolist(), events, there, forced, scores, gap
+
+
+class Keydiff(Lane):
+    def score(self, live):
+        return keydiff(self.trace.keys[self.layer, self.head, live])
+
+
+def redundancy(keys, threshold=0.5, retain="last"):
+    """How like the others each key is on average, as a softmax: of those that a key is like, the last does not count. And how far from
+    the threshold the closest is that could be taken for the last."""
+    unit = keys / (np.linalg.norm(keys, axis=1, keepdims=True) + 1e-8)
+    like, margin = unit @ unit.T, math.inf
+    np.fill_diagonal(like, 0)
+    for row in like if retain == "last" else ():
+        last = max(np.flatnonzero(row > threshold), default=0)
+        margin = min(margin, abs(row[last:] - threshold).min())
+        row[last] = 0
+    weights = np.exp(like.mean(axis=0))
+    return weights / weights.sum(), margin
+
+
+class RKv(Lane):
+    """Rows of the window over the entries before it, by the largest logit of the group, less what is redundant. Of the group's sinks
+    the largest counts, as of its other logits."""
+    usual, newest = {"window": 8, "lambda": 0.07, "pool": "max:7", "threshold": 0.5, "retain": "last"}, "window"
+
+    def score(self, live):
+        rows, prefix = self.last_rows(live)
+        if not len(prefix):
+            return np.zeros(len(live))
+        heads = self.trace.heads_of(self.head)
+        logits = np.max([self.trace.logits(self.layer, h, rows, prefix) for h in heads], axis=0)
+        mass = self.trace.weights(self.layer, max(heads, key=lambda h: self.trace.sink(self.layer, h)), logits).mean(axis=0)
+        like, margin = redundancy(self.trace.keys[self.layer, self.head, live], self.how["threshold"], self.how["retain"])
+        self.margin, part = min(self.margin, margin), self.how["lambda"]
+        return behind_forced(part * pooled(mass, self.how["pool"]) - (1 - part) * like[: len(prefix)], len(live))
+
+
+class QFilters(Lane):
+    def score(self, live):
+        return -self.trace.keys[self.layer, self.head, live] @ self.trace.filters[self.layer, self.head]
+
+
+def pairs_of(rows, style):
+    """The pairs that RoPE turns, as complex numbers."""
+    half = rows.shape[-1] // 2
+    return rows[..., :half] + 1j * rows[..., half:] if style == "neox" else rows[..., ::2] + 1j * rows[..., 1::2]
+
+
+def tri_attention(keys, mean, radius, turns, now, offsets, style="neox", aggregate="mean"):
+    """What a query of that mean before RoPE draws from keys after it, at distances 1, 2, 4 ... from now; `turns` are radians a position."""
+    z, m = pairs_of(keys, style), pairs_of(mean, style)
+    later = m * np.exp(1j * (now + 2.0 ** np.arange(offsets))[:, None] * turns)
+    return REDUCE[aggregate]((later @ z.conj().T).real) + abs(z) @ (radius - abs(m))
+
+
+class TriAttention(Lane):
+    """z-scores are those over who is not forced; a prompt is forced."""
+    usual = {"aggregate": "mean", "normalise": "z", "group": "max", "offsets": 17}
+
+    def forced(self, live):
+        return super().forced(live) | (self.trace.positions[live] < self.trace.prompt)
+
+    def score(self, live):
+        trace, ranked, scores = self.trace, ~self.forced(live), []
+        for h in trace.heads_of(self.head):
+            x = tri_attention(trace.keys[self.layer, self.head, live], trace.query_mean[self.layer, h], trace.query_radius[self.layer, h], trace.turns,
+                              trace.positions[live[-1]] + 1, self.how["offsets"], trace.style, self.how["aggregate"])
+            if self.how["normalise"] == "z" and ranked.any():
+                x = (x - x[ranked].mean()) / max(x[ranked].std(), 1e-6)
+            scores.append(x)
+        return REDUCE[self.how["group"]](np.array(scores))
+
+
+class Watching(Lane):
+    """Methods that see the attention of each row as it was when the row came: a row's softmax, reduced over the group."""
+
+    def observe(self, rows, live):
+        super().observe(rows, live)
+        heads = self.trace.heads_of(self.head)
+        masses = REDUCE[self.how["group"]](np.array([self.trace.softmax(self.layer, h, rows, live) for h in heads]))
+        for row, mass in zip(rows, masses):
+            seen = live[live <= row]  # of a prompt that comes at once
+            self.see(row, seen, mass[: len(seen)])
+
+    def see(self, row, seen, mass):
+        raise NotImplementedError
+
+
+class Scissorhands(Watching):
+    """The sum of the last rows; where the group is no sum, it is reduced in each row."""
+    usual, newest = {"history": 32, "recent": 32, "group": "sum"}, "recent"
+
+    def __init__(self, trace, *lane, **fields):
+        super().__init__(trace, *lane, **fields)
+        self.rows = []
+
+    def see(self, row, seen, mass):
+        self.rows.append(np.zeros(self.trace.n))
+        self.rows[-1][seen] = mass
+
+    def score(self, live):
+        return np.sum(self.rows[max(0, len(self.rows) - self.how["history"]):], axis=0)[live]

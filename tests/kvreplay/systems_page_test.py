@@ -40,6 +40,7 @@ class Page(Runs):
         for name, page in (("seer", 64), ("moba", 512), ("nsa", 64), ("dsa", 1)):
             stored[f"page_gate.{name}"] = ("F32", dice.uniform(0, 1, (3, 2, -(-ENTRIES // page))).astype(np.float32))
         stored["table.heads"] = ("F32", np.array([[0, 1], [1, 0], [0, 0]], np.float32))
+        stored["table.q_filters"] = ("F32", dice.normal(0, 1, (3, 2, 8)).astype(np.float32))
         stored["query_rows"] = ("F32", dice.normal(0, 1, (3, 4, 8, 8)).astype(np.float32))
         stored["query_positions"] = ("I32", np.arange(ENTRIES, ENTRIES + 8, dtype=np.int32))
         stored["stale_begin"], stored["stale_end"] = ("I32", np.array([100], np.int32)), ("I32", np.array([300], np.int32))

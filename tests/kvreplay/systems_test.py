@@ -411,57 +411,235 @@ def numbers_of(trace, name, seed, dtype="F32", shape=None, low=0.0, steps=None):
     return put(trace, f"birth.{name}", values, dtype)
 
 
-class Keydiff(System):
-    policy = "keydiff"
+class Stepped(System):
+    """Systems that decide while a lane grows.
 
-    def same(self, trace, budget=None, ratio=None, sinks=0):
-        scores = [oracles.keydiff(trace.keys[lane]) for lane in trace.lanes()]
-        forced = [first_ones(trace, sinks)] * len(scores)
-        with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks):
-            decision = Decision(scores, forced, [budget_of(trace.n, budget, ratio)] * len(scores))
-            decision.size = 1.0
-            self.decides(decision, *how_much(budget, ratio, sinks))
+    `lane` is the oracle's class of their lanes, and `steps` are (seed, entries, prefill, budget, slack, fields): seeds without near ties.
+    """
+    lane, slack, size, steps = None, 0, 0.0, ()
 
-    def same_in_parts(self, trace, budget, ends, *mode):
+    def lanes(self, trace, sinks=0, tail=0, **fields):
+        return [self.lane(trace, *lane, sinks, tail, **fields) for lane in trace.lanes()]
+
+    def same_in_parts(self, trace, budget, ends, *mode, slack=None, sinks=0, tail=0, **fields):
         """A decision after each part: `mode` and `ends` say which."""
-        lanes = [oracles.in_parts(lambda live, keys=trace.keys[lane]: oracles.keydiff(keys[live]), ends, budget) for lane in trace.lanes()]
-        scores, live = np.zeros((len(lanes), trace.n)), np.zeros((len(lanes), trace.n), bool)
-        for s, (_, _, there, values, gap) in enumerate(lanes):
-            self.assertGreater(gap, 2 * NEAR, "a near tie: choose another seed")
-            scores[s, there], live[s, there] = values, True
-        decision = Decision(scores, [np.zeros(trace.n, bool)] * len(lanes), [budget] * len(lanes))
-        decision.live, decision.fixed, decision.size = list(live), [kept for kept, *_ in lanes], 1.0
-        decision.events = sorted((t, s, j) for s, (_, events, *_) in enumerate(lanes) for t, j in events)
-        with self.subTest(n=trace.n, budget=budget, mode=mode):
-            self.decides(decision, "--budget", budget, *mode)
+        lanes = self.lanes(trace, sinks, tail, **fields)
+        made = [oracles.in_parts(one, ends, budget, self.slack if slack is None else slack, self.size) for one in lanes]
+        with self.subTest(n=trace.n, budget=budget, mode=mode, slack=slack, sinks=sinks, tail=tail, **fields):
+            self.assertGreater(min(gap for *_, gap in made), NEAR / 2, "a near tie: choose another seed")
+            self.assertGreater(min(one.margin for one in lanes), NEAR / 2, "near a threshold: choose another seed")
+            decision = Decision(np.zeros((len(lanes), trace.n)), np.zeros((len(lanes), trace.n), bool), [budget] * len(lanes))
+            decision.live, decision.size, decision.fixed = np.zeros((len(lanes), trace.n), bool), self.size, [kept for kept, *_ in made]
+            for s, (_, _, there, forced, scores, _) in enumerate(made):
+                decision.live[s][there], decision.forced[s][there], decision.scores[s][there] = True, forced, scores
+            decision.events = sorted((t, s, j) for s, (_, events, *_) in enumerate(made) for t, j in events)
+            arguments = *how_much(budget, None, sinks, tail), *mode, *(() if slack is None else ("--slack", slack))
+            self.decides(decision, *arguments, **fields)
+
+    def same_in_steps(self, trace, budget, prefill, slack=0, **fields):
+        steps = ([prefill] if prefill else []) + list(range(prefill + 1, trace.n + 1))
+        self.same_in_parts(trace, budget, steps, "--mode", "decode", "--prefill", prefill, slack=slack, **fields)
+
+    def given(self, trace):
+        """The trace with all that the system reads of it."""
+        self.write(trace)
+        return trace
+
+    def stepped(self, i, seed, n, prefill, budget, slack, fields):
+        trace = self.given(small(seed, n, GROUPS[i % 3], layers=2, dtype=("F32", "F16", "BF16")[i % 3], gap=3 * (i % 2)))
+        self.same_in_steps(trace, budget, prefill, slack, **fields)
+
+    def test_steps(self):
+        for i, case in enumerate(self.steps):
+            self.stepped(i, *case)
+
+
+class Prompted(Stepped):
+    """Those of them that decide for a prompt too; `seed` is the first prompt's."""
+    seed = 0
+
+    def same(self, trace, budget=None, ratio=None, sinks=0, tail=0, **fields):
+        lanes, live = self.lanes(trace, sinks, tail, **fields), np.arange(trace.n)
+        for one in lanes:
+            one.observe(live, live)
+        with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, tail=tail, **fields):
+            allowed = budget_of(trace.n, budget, ratio)
+            decision = Decision([one.score(live) for one in lanes], [one.forced(live) for one in lanes], [allowed] * len(lanes))
+            self.assertGreater(min(one.margin for one in lanes), NEAR / 2, "near a threshold: choose another seed")
+            decision.size = self.size
+            self.decides(decision, *how_much(budget, ratio, sinks, tail), **fields)
 
     def test_a_prompt_in_every_group_and_type(self):
         for seed, heads in enumerate((*GROUPS, (4, 4))):
-            trace = small(seed, (200, 97, 64, 33)[seed], heads, dtype=("F32", "F16", "BF16", "F64")[seed], gap=3 * (seed % 2))
-            self.write(trace)
-            for budget in (0, 1, 30, trace.n - 1, trace.n, trace.n + 7):
+            trace = self.given(small(self.seed + seed, (200, 97, 64, 33)[seed], heads, dtype=("F32", "F16", "BF16", "F64")[seed], gap=3 * (seed % 2)))
+            for budget in (0, 1, 8, 30, trace.n - 1, trace.n, trace.n + 7):
                 self.same(trace, budget)
             for ratio in (0.0, 0.34, 0.9, 1.0):
                 self.same(trace, ratio=ratio)
             self.same(trace, 20, sinks=4)
+            self.same(trace, 25, sinks=3, tail=12)
 
-    def test_one_entry_and_keys_of_zeros(self):
-        trace = small(9, 1)
-        self.write(trace)
-        self.same(trace, 0)
+    def test_one_entry(self):
+        trace = self.given(small(9, 1))
+        for budget in (0, 1):
+            self.same(trace, budget)
+
+
+class Keydiff(Prompted):
+    policy, lane, size = "keydiff", oracles.Keydiff, 1.0
+    steps = ((20, 48, 20, 16, None, {}), (21, 48, 0, 5, 0, {}), (22, 48, 47, 40, None, {}), (23, 48, 10, 16, 7, {"sinks": 2, "tail": 3}))
+
+    def test_keys_of_zeros(self):
         trace = small(10, 40)
         trace.keys[:, :, 3] = 0
         put(trace, "keys", trace.keys)
+        self.same(self.given(trace), 20)
+
+    def test_chunks(self):
+        for seed, (budget, chunk) in enumerate(((16, 8), (5, 16), (40, 13))):
+            trace = self.given(small(20 + seed, 48, GROUPS[seed], dtype=("F32", "BF16", "F16")[seed]))
+            self.same_in_parts(trace, budget, [*range(chunk, trace.n, chunk), trace.n], "--mode", "chunks", "--chunk", chunk)
+
+
+class OfAModel:
+    """Of systems that observe rows; `model` is (seed, budget, prefill, slack) of a trace of 64 entries."""
+
+    def test_a_model_of_its_own(self):
+        seed, budget, prefill, slack = self.model
+        for says in ({"scale": 0.3, "cap": 4.0}, {"sinks": "F32"}):
+            trace = small(seed, 64, (8, 2), layers=2)
+            self.write(trace, trace.model_says(8, **says))
+            if isinstance(self, Prompted):
+                self.same(trace, budget)
+            self.same_in_steps(trace, budget, prefill, slack)
+
+
+class RKv(OfAModel, Prompted):
+    policy, lane, slack, size, seed, model = "r_kv", oracles.RKv, 127, 1e-2, 3, (30, 30, 40, 8)
+    steps = ((20, 48, 20, 16, 5, {}), (21, 30, 0, 12, 0, {"window": 4, "pool": "none", "lambda": 0.5}), (22, 40, 38, 20, 0, {"sinks": 2}),
+             (23, 200, 150, 40, None, {}), (24, 30, 20, 5, 0, {}))
+
+    def test_fields(self):
+        trace = self.given(small(10, 60, (8, 2)))
+        for fields in ({"window": 1}, {"window": 20, "pool": "none"}, {"lambda": 1, "pool": "avg:5"}, {"lambda": 0}, {"lambda": 0.5, "pool": "max:3"},
+                       {"retain": "none"}, {"threshold": 0.2}, {"threshold": 0.9, "lambda": 0.3}):
+            self.same(trace, 30, **fields)
+
+    def test_a_window_of_all_entries_scores_nothing(self):
+        for n in (1, 7, 8):
+            trace = self.given(small(11, n))
+            for budget in (0, n - 1, n):
+                self.same(trace, budget)
+        self.same(trace, 4, window=50)
+
+    def test_keys_that_are_alike_and_keys_of_zeros(self):
+        trace = small(12, 40, (8, 2))
+        trace.keys[:, :, 5:40:7] = trace.keys[:, :, 5:6]
+        trace.keys[:, :, 3] = 0
+        put(trace, "keys", trace.keys)
+        self.given(trace)
+        self.same(trace, 20)
+        self.same(trace, 20, retain="none")
+
+
+class QFilters(Prompted):
+    policy, lane, size = "q_filters", oracles.QFilters, 1.0
+    steps = ((20, 48, 20, 16, None, {}), (21, 48, 0, 5, 0, {}), (22, 48, 47, 40, None, {}), (23, 48, 10, 16, 7, {"sinks": 2, "tail": 3}))
+
+    def given(self, trace, name="q_filters", dtype=None):
+        values = np.random.default_rng(trace.n).normal(0, 0.5, (trace.layers, trace.kv_heads, trace.d))
+        trace.filters = put(trace, f"table.{name}", values, dtype or trace.dtype)
+        self.write(trace, without=("queries",))
+        return trace
+
+    def test_a_table_of_another_name_and_type(self):
+        for seed, dtype in enumerate(("F32", "F16", "BF16", "F64")):
+            trace = self.given(small(30 + seed, 50, (8, 2)), "profile", dtype)
+            self.same(trace, 20, table="profile")
+
+    def test_a_table_of_another_shape(self):
+        trace = self.given(small(34, 50, (8, 2)))
+        for shape in ((3, 2), (3, 8, 16), (3, 2, 8)):
+            put(trace, "table.q_filters", np.ones(shape))
+            self.write(trace)
+            self.refused("table.q_filters", "--policy", self.policy, "--budget", 20)
+
+    def test_a_filter_of_zeros(self):
+        trace = self.given(small(35, 50, (8, 2)))
+        trace.filters[1] = 0
+        put(trace, "table.q_filters", trace.filters)
         self.write(trace)
         self.same(trace, 20)
 
-    def test_steps_and_chunks(self):
-        for seed, (prefill, budget, chunk) in enumerate(((20, 16, 8), (0, 5, 16), (47, 40, 13))):
-            trace = small(20 + seed, 48, GROUPS[seed], dtype=("F32", "BF16", "F16")[seed])
-            self.write(trace)
-            steps = ([prefill] if prefill else []) + list(range(prefill + 1, trace.n + 1))
-            self.same_in_parts(trace, budget, steps, "--mode", "decode", "--prefill", prefill)
-            self.same_in_parts(trace, budget, [*range(chunk, trace.n, chunk), trace.n], "--mode", "chunks", "--chunk", chunk)
+
+class TriAttention(Prompted):
+    policy, lane, slack, size = "tri_attention", oracles.TriAttention, 127, 1.0
+    steps = ((20, 48, 20, 16, 0, {}), (21, 48, 0, 5, 5, {"sinks": 2}), (22, 48, 47, 40, 0, {"aggregate": "max"}),
+             (23, 200, 40, 30, None, {}), (24, 48, 8, 12, 3, {"normalise": "none", "tail": 2}))
+
+    def given(self, trace, theta=10000.0, style="neox", prompt=None, dtype=None):
+        dice, shape = np.random.default_rng(trace.n), (trace.layers, trace.query_heads, trace.d)
+        trace.query_mean = put(trace, "query_model.mean", dice.normal(0, 1, shape), dtype or trace.dtype)
+        far = abs(oracles.pairs_of(trace.query_mean, style)) * dice.uniform(1, 2, (*shape[:2], trace.d // 2))
+        trace.query_radius = put(trace, "query_model.radius", far, dtype or trace.dtype)
+        trace.turns, trace.style, trace.prompt = theta ** (-2 * np.arange(trace.d // 2) / trace.d), style, prompt or 0
+        if prompt is not None:
+            trace.stored["prompt_end"] = ("I32", np.array([prompt], np.int32))
+        self.write(trace, {"rope_theta": repr(theta), **({"rope_style": style} if style != "neox" else {})}, without=("queries",))
+        return trace
+
+    def test_fields(self):
+        trace = self.given(small(30, 60, (8, 2)), 500.0, "gptj")
+        for fields in ({"aggregate": "max"}, {"normalise": "none"}, {"aggregate": "max", "normalise": "none"}, {"group": "mean"}, {"group": "sum"}, {"offsets": 1}, {"offsets": 5}):
+            self.same(trace, 25, **fields)
+
+    def test_positions_that_are_large(self):
+        """Angles of these in single precision are wrong by hundredths."""
+        for style, dtype in (("neox", "F32"), ("gptj", "F64")):
+            trace = self.given(small(31, 50, (8, 2), gap=300000), style=style, dtype=dtype)
+            self.same(trace, 20)
+            self.same(trace, 20, offsets=20, normalise="none")
+
+    def test_a_prompt_that_stays(self):
+        for prompt in (0, 1, 12, 40):
+            trace = self.given(small(32, 40, (8, 2)), prompt=prompt)
+            for budget in (5, 12, 20):
+                self.same(trace, budget)
+                self.same(trace, budget, sinks=2, tail=4)
+        for seed, prompt in ((33, 12), (34, 3)):
+            trace = self.given(small(seed, 48, (8, 2)), prompt=prompt)
+            for budget in (10, 20):
+                self.same_in_steps(trace, budget, 12, 3)
+
+    def test_the_union_of_heads(self):
+        """One set for all: the best of the largest score of any lane."""
+        trace, live = self.given(small(35, 60, (8, 2))), np.arange(60)
+        for sinks, budget in ((0, 20), (4, 33)):
+            lanes = self.lanes(trace, sinks)
+            decision = Decision([np.max([one.score(live) for one in lanes], axis=0)], [lanes[0].forced(live)], [budget])
+            decision.size, decision.copies = self.size, len(lanes)
+            self.decides(decision, *how_much(budget, None, sinks), "--granularity", "token", "--reduce", "max")
+
+    def test_a_trace_that_does_not_say_how_keys_turn(self):
+        self.write(self.given(small(36, 40)))
+        self.refused("rope_theta", "--policy", self.policy, "--budget", 20)
+
+
+class Scissorhands(OfAModel, Prompted):
+    policy, lane, model = "scissorhands", oracles.Scissorhands, (30, 40, 40, 2)
+    steps = ((20, 80, 50, 40, None, {}), (21, 40, 0, 10, 0, {"history": 8, "recent": 4}), (22, 40, 30, 20, 3, {"history": 12, "recent": 5, "sinks": 2, "group": "mean"}),
+             (23, 40, 39, 10, 0, {"history": 100, "recent": 0}), (24, 48, 8, 20, 7, {"history": 1, "recent": 3}), (25, 60, 20, 20, 0, {"recent": 8}))
+
+    def test_fields(self):
+        trace = self.given(small(10, 90, (8, 2)))
+        for history, recent, group in ((1, 0, "sum"), (5, 8, "sum"), (90, 20, "mean"), (1000, 3, "sum"), (32, 0, "mean")):
+            self.same(trace, 40, history=history, recent=recent, group=group)
+
+    def test_the_largest_of_a_group(self):
+        """Of each row."""
+        trace = self.given(small(11, 60, (8, 2)))
+        self.same(trace, 40, history=10, recent=4, group="max")
+        self.same_in_steps(trace, 30, 50, 0, history=10, recent=4, group="max")
 
 
 class FastKvzip(System):
@@ -1024,9 +1202,10 @@ class SideQuest(System):
             self.refused(f"{more[0]} = {more[1]}, but at_least keeps however many", "--policy", self.policy, *more)
 
 
-SYSTEMS = {"pyramid_kv": PyramidKv, "observed_attention": ObservedAttention, "keydiff": Keydiff, "lookahead_kv": LookaheadKv, "dapq": Dapq, "fast_kvzip": FastKvzip,
-           "nacl": Nacl, "sir_llm": SirLlm, "lu_kv": LuKv, "locret": Locret,
-           "kvzap": KvZap, "attention_gate": AttentionGate, "side_quest": SideQuest}
+SYSTEMS = {"pyramid_kv": PyramidKv, "observed_attention": ObservedAttention, "keydiff": Keydiff, "lookahead_kv": LookaheadKv, "dapq": Dapq,
+           "fast_kvzip": FastKvzip, "nacl": Nacl, "sir_llm": SirLlm, "lu_kv": LuKv, "locret": Locret,
+           "kvzap": KvZap, "attention_gate": AttentionGate, "side_quest": SideQuest,
+           "r_kv": RKv, "q_filters": QFilters, "tri_attention": TriAttention, "scissorhands": Scissorhands}
 
 
 # What each is besides its decisions: fields and defaults, modes, what it decides for, a tensor it cannot do without, values it refuses
@@ -1044,6 +1223,12 @@ CONTRACTS = {
     "kvzap": ("name=kvzap window=128 sinks=0 threshold=-4 strict=false", "prefill decode", "lane", "birth.kvzap", "window=-1 sinks=-1 threshold=nan strict=perhaps"),
     "side_quest": ("", "prefill", "lane", "stale_begin", ""),
     "attention_gate": ("threshold=0.5 window=1 sinks=0 strict=true", "prefill decode", "lane", "gate", "window=-1 sinks=-1 threshold=nan strict=perhaps"),
+    "r_kv": ("window=8 lambda=0.07 pool=max:7 threshold=0.5 retain=last", "prefill decode turns chunks", "lane", "queries",
+             "window=-1 lambda=nan pool=max:2 threshold=nan retain=first"),
+    "q_filters": ("table=q_filters", "prefill decode turns chunks", "lane", "table.q_filters", ""),
+    "tri_attention": ("aggregate=mean normalise=z group=max offsets=17", "prefill decode turns chunks", "lane", "query_model.mean",
+                      "aggregate=sum normalise=rank group=median offsets=0"),
+    "scissorhands": ("history=32 recent=32 group=sum", "prefill decode turns chunks", "lane", "queries", "history=-1 recent=-1 group=median"),
 }
 
 
@@ -1060,11 +1245,14 @@ class Contract(System):
             put(trace, name, np.random.default_rng(0).uniform(0, 1, (3, 2, 40)))
         put(trace, "birth.surprise", np.ones(40))
         put(trace, "table.lu_kv", np.full((3, 2), 0.5))
+        put(trace, "table.q_filters", np.ones((3, 2, 16)))
+        put(trace, "query_model.mean", np.ones((3, 2, 16)))
+        put(trace, "query_model.radius", np.full((3, 2, 8), 2.0))
         put(trace, "query_rows", np.ones((3, 2, 4, 16)))
         trace.stored["query_positions"] = ("I32", np.arange(40, 44, dtype=np.int32))
         trace.stored["turn_end"] = ("I32", np.array([20, 40], np.int32))
         trace.stored["stale_begin"] = trace.stored["stale_end"] = ("I32", np.array([4], np.int32))
-        self.write(trace, without=without)
+        self.write(trace, {"rope_theta": "10000"}, without=without)
         self.budget = {"kvzap": (), "attention_gate": (), "side_quest": (), "lu_kv": ("--ratio", 0.5, "--set", "scores=mine")}.get(self.system, ("--budget", 20))
 
     def test_fields_defaults_modes_and_what_it_decides_for(self):

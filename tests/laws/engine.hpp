@@ -5,6 +5,7 @@
 #include "reference/attention.hpp"
 #include "reference/cache_model.hpp"
 #include "reference/methods.hpp"
+#include "support/masses.hpp"
 #include "support/test.hpp"
 
 namespace kvpolicy_test {
@@ -120,11 +121,8 @@ class engine {
       } else if constexpr (keeps_ring) {
         attention = seen_by(i, rings_[as_size(this_lane.sequence)]);
         auto const& score = policy_.score;
-        auto const kind = score.pool.how == kv::pooling::kind::none  ? reference::pool_kind::none
-                          : score.pool.how == kv::pooling::kind::avg ? reference::pool_kind::average
-                                                                     : reference::pool_kind::maximum;
         scores = reference::snapkv(attention, {.window = score.window,
-                                               .pool = {kind, score.pool.width},
+                                               .pool = in_double(score.pool),
                                                .mass = {.rows = static_cast<reference::reduction>(score.rows),
                                                         .group = static_cast<reference::reduction>(score.group)}})
                      .scores;

@@ -3,6 +3,7 @@
 
 #include "laws/subjects.hpp"
 #include "reference/methods.hpp"
+#include "support/masses.hpp"
 #include "support/test.hpp"
 
 namespace {
@@ -106,13 +107,9 @@ void check_scores(situation<Scorer>& now, kv::lanes const& batch) {
           reference::attention_mass(attention, {.group = static_cast<reference::reduction>(now.policy.score.group)});
     }
     if constexpr (std::same_as<Scorer, kv::snapkv>) {
-      kv::pooling const& pool = now.policy.score.pool;
-      auto const kind = pool.how == kv::pooling::kind::none  ? reference::pool_kind::none
-                        : pool.how == kv::pooling::kind::avg ? reference::pool_kind::average
-                                                             : reference::pool_kind::maximum;
       expected =
           reference::snapkv(attention, {.window = now.policy.score.window,
-                                        .pool = {kind, pool.width},
+                                        .pool = in_double(now.policy.score.pool),
                                         .mass = {.rows = static_cast<reference::reduction>(now.policy.score.rows),
                                                  .group = static_cast<reference::reduction>(now.policy.score.group)}})
               .scores;

@@ -2,18 +2,12 @@
 // pool against the reference: edges, tails, plateaus and NaN.
 
 #include "reference/pooling.hpp"
+#include "support/masses.hpp"
 #include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-
-reference::pooling in_double(kv::pooling const& by) {
-  return {by.how == kv::pooling::kind::none  ? reference::pool_kind::none
-          : by.how == kv::pooling::kind::avg ? reference::pool_kind::average
-                                             : reference::pool_kind::maximum,
-          by.width};
-}
 
 }  // namespace
 

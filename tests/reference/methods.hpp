@@ -107,6 +107,60 @@ inline decision snapkv(lane_attention const& lane, snapkv_options const& options
   return {scores, select(scores, ends(count, 0, options.window), options.budget, options.slack)};
 }
 
+// --- R-KV ------------------------------------------------------------------------------------------------------------
+
+/// R-KV's redundancy before its softmax: the mean over i of cos(k_i, k_j). Left out are i = j, and, with
+/// `spare_newest`, for each i the last entry that is similar to it, or the first entry where none is.
+inline row redundancy(matrix const& keys, double threshold, bool spare_newest) {
+  std::size_t const count = keys.size();
+  row const norms = row_norms(keys);
+  row result(count, 0.0);
+  for (std::size_t i = 0; i < count; ++i) {
+    row cosines(count, 0.0);
+    for (std::size_t j = 0; j < count; ++j) {
+      if (i != j) cosines[j] = dot(keys[i], keys[j]) / ((norms[i] + 1e-8) * (norms[j] + 1e-8));
+    }
+    std::size_t spared = 0;
+    for (std::size_t j = 0; j < count; ++j) spared = cosines[j] > threshold ? j : spared;
+    if (spare_newest) cosines[spared] = 0;
+    for (std::size_t j = 0; j < count; ++j) result[j] += cosines[j] / static_cast<double>(count);
+  }
+  return result;
+}
+
+inline row softmax_of(row const& values) {
+  double const most = *std::max_element(values.begin(), values.end());
+  row result;
+  double sum = 0;
+  for (double const each : values) result.push_back(std::exp(each - most)), sum += result.back();
+  for (double& each : result) each /= sum;
+  return result;
+}
+
+struct r_kv_options {
+  int window = 8;
+  double lambda = 0.07;
+  pooling pool = {};
+  double threshold = 0.5;
+  bool spare_newest = true;
+};
+
+/// R-KV: importance, which is SnapKV's with the group's largest logit and a softmax over the prefix alone, less
+/// redundancy.
+inline row r_kv_scores(lane_attention const& lane, r_kv_options const& options) {
+  check(lane);
+  mass_options const mass{.domain = key_domain::past,
+                          .rows = reduction::mean,
+                          .group = reduction::max,
+                          .order = reduction_order::group_on_logits};
+  row result = pooled(attention_mass(last_rows(lane, options.window), mass), options.pool, options.window);
+  row const redundant = softmax_of(redundancy(lane.keys, options.threshold, options.spare_newest));
+  for (std::size_t j = 0; j < result.size(); ++j) {
+    result[j] = options.lambda * result[j] - (1 - options.lambda) * redundant[j];
+  }
+  return result;
+}
+
 // --- TOVA ------------------------------------------------------------------------------------------------------------
 
 /// TOVA: one keep set for all lanes of a layer. The score is the mean over *all* query heads of the last row's

@@ -2,10 +2,19 @@
 // Attention masses: what tests of the verb share, on the host and on a device.
 #pragma once
 
+#include "reference/pooling.hpp"
 #include "support/given_logits.hpp"
 #include "support/test.hpp"
 
 namespace kvpolicy_test {
+
+/// The reference's pooling.
+inline reference::pooling in_double(kv::pooling const& by) {
+  return {by.how == kv::pooling::kind::none  ? reference::pool_kind::none
+          : by.how == kv::pooling::kind::avg ? reference::pool_kind::average
+                                             : reference::pool_kind::maximum,
+          by.width};
+}
 
 /// The options as the reference is told of them.
 inline reference::mass_options in_double(kv::attention_mass_options const& how) {

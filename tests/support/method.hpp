@@ -9,6 +9,7 @@
 //     static int last(scorer const&);                                     // how many of the last entries are forced
 //     static constexpr refusal refusals[] = {{spec, error}, ...};         // parameters out of range
 //     static void worked();                                               // its worked numbers
+//     static kv::registry known();                                        // if its specs name a table
 //   };
 #pragma once
 
@@ -19,9 +20,16 @@ namespace kvpolicy_test {
 
 /// The entries of one lane, oldest first.
 struct told_of_lane {
+  int number = 0;  ///< of the lane: layer by layer, head by head
   std::vector<int> positions;
   reference::row log_beta, born;
-  reference::matrix keys;
+  reference::matrix keys, values;
+  reference::matrix queries[2];  ///< the rows of each query head of the lane, one for each entry
+
+  [[nodiscard]] reference::lane_attention attention() const {
+    return {
+        .keys = keys, .key_positions = positions, .queries = {queries[0], queries[1]}, .query_positions = positions};
+  }
 };
 
 /// A spec and the error that it gets.
@@ -33,11 +41,12 @@ struct refusal {
 /// Two layers of two lanes of random tokens, all of which the lanes hold.
 class told_lanes {
  public:
-  static constexpr int lanes = 4, dims = 4;
+  static constexpr int lanes = 4, dims = 4, group = 2;
 
   explicit told_lanes(int bound)
       : bound_(bound), position_(as_size(lanes * bound)), keys_(as_size(lanes * bound * dims)), values_(keys_) {
     told.resize(lanes);
+    for (int s = 0; s < lanes; ++s) told[as_size(s)].number = s;
   }
 
   /// Appends the tokens of `more`, of which there are as many in every lane, and observes them.
@@ -46,7 +55,7 @@ class told_lanes {
     auto const tokens = static_cast<int>(more[0].positions.size());
     kv::cache now = view();
     kv::append(exec, now, state, {.tokens = tokens, .position = more[0].positions.front()});
-    std::vector<float> log_beta, born;
+    std::vector<float> log_beta, born, queries(as_size(lanes * group * tokens * dims));
     for (int s = 0; s < lanes; ++s) {
       told_of_lane const& one = more[as_size(s)];
       for (int e = 0; e < tokens; ++e) {
@@ -55,6 +64,11 @@ class told_lanes {
         for (int d = 0; d < dims; ++d) {
           int const row = (s / 2 * bound_ + count_[s] - tokens + e) * 2 + s % 2;  // all heads of a token in turn
           keys_[as_size(row * dims + d)] = static_cast<float>(one.keys[as_size(e)][as_size(d)]);
+          values_[as_size(row * dims + d)] = static_cast<float>(one.values[as_size(e)][as_size(d)]);
+          for (int h = 0; h < group; ++h) {
+            queries[as_size(((s * group + h) * tokens + e) * dims + d)] =
+                static_cast<float>(one.queries[h][as_size(e)][as_size(d)]);
+          }
         }
       }
       told_of_lane& to = told[as_size(s)];
@@ -62,19 +76,27 @@ class told_lanes {
       to.log_beta.insert(to.log_beta.end(), one.log_beta.begin(), one.log_beta.end());
       to.born.insert(to.born.end(), one.born.begin(), one.born.end());
       to.keys.insert(to.keys.end(), one.keys.begin(), one.keys.end());
+      to.values.insert(to.values.end(), one.values.begin(), one.values.end());
+      for (int h = 0; h < group; ++h) {
+        to.queries[h].insert(to.queries[h].end(), one.queries[h].begin(), one.queries[h].end());
+      }
     }
     kv::log_beta const fresh{numbers(log_beta, tokens)};
     kv::birth_score const born_now{numbers(born, tokens)};
-    kv::observe(exec, policy, kv::signals{now.lanes, kv::keys_of(now), fresh, born_now}, state);
+    kv::queries rows = rows_of(queries, tokens);
+    rows.position = {more[0].positions.data()};
+    kv::observe(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), rows, fresh, born_now},
+                state);
   }
   template <class Policy>
   void decide(Policy const& policy, kv::state<kv::host_executor>& state, kv::plan<kv::host_executor>& into) {
     kv::cache const now = view();
-    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now)}, state, into);
+    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now)}, state, into);
   }
 
   kv::cache view() {
-    return kv::contiguous_cache(keys_.data(), values_.data(), {2, 2, 2, dims}, bound_, count_, position_.data());
+    return kv::contiguous_cache(keys_.data(), values_.data(), {2, 2 * group, 2, dims}, bound_, count_,
+                                position_.data());
   }
 
   kv::host_executor exec{2};
@@ -87,6 +109,18 @@ class told_lanes {
             .head = std::int64_t{4} * tokens,
             .entry = 4,
             .entries = tokens};
+  }
+
+  static kv::queries rows_of(std::vector<float> const& of, int tokens) {
+    kv::queries made;
+    made.base = reinterpret_cast<std::byte const*>(of.data());
+    made.dims = dims;
+    made.row = std::int64_t{4} * dims;
+    made.head = made.row * tokens;
+    made.heads = 2 * group;
+    made.layer = made.head * made.heads;
+    made.rows = tokens;
+    return made;
   }
 
   int bound_;

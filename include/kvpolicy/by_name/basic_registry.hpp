@@ -149,6 +149,13 @@ class basic_registry {
     parts_.heads.insert_or_assign(name, heads);
     return *this;
   }
+  /// Gives a name to a table of rows of heads, which scorers such as `q_filters(table=NAME)` read.
+  /// - throws: as for shares.
+  basic_registry& table(std::string const& name, rows_of_heads const& rows) {
+    parts_.expect_table_name(name);
+    parts_.rows.insert_or_assign(name, rows);
+    return *this;
+  }
   /// Gives the names that they have to all tables of a model. `model` is the name of the model that decides.
   /// - throws: `invalid_argument` if the tables are of another model, or of another shape.
   basic_registry& table(model_tables const& of, std::string_view model, shape const& about) {
@@ -156,6 +163,7 @@ class basic_registry {
     basic_registry made = *this;
     for (auto const& [name, numbers] : of.heads()) made.table(name, numbers);
     for (auto const& [name, numbers] : of.shares()) made.table(name, numbers);
+    for (auto const& [name, numbers] : of.rows()) made.table(name, numbers);
     return *this = std::move(made);
   }
 

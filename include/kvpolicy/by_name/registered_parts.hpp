@@ -6,6 +6,7 @@
 #include <kvpolicy/by_name/any_scorer.hpp>
 #include <kvpolicy/by_name/set_fields.hpp>
 #include <kvpolicy/by_name/spec_parts.hpp>
+#include <kvpolicy/parts/model_tables.hpp>
 #include <kvpolicy/parts/phase.hpp>
 #include <kvpolicy/scorers/stages/frozen.hpp>
 #include <map>
@@ -20,6 +21,8 @@ struct scorer_info {
   granularity decides = granularity::lane;
   phase when = phase::step;
   bool prompts_only = false;  ///< it decides once, at the end of a prompt
+  bool reads_rows = false;    ///< its field `table` names rows of heads
+  int slack = 0;              ///< of its published settings: entries beyond the budget with which it waits
 };
 
 namespace detail {
@@ -29,6 +32,13 @@ struct table_argument {
   label table{};
   static constexpr auto fields() { return make_fields(field{"table", &table_argument::table}); }
 };
+
+/// A scorer that reads a table of a model: a row of each head, or a number of it.
+template <class Score>
+concept reads_rows = requires(Score score, rows_of_heads rows) { score.use_table(rows); };
+template <class Score>
+concept reads_a_table =
+    reads_rows<Score> || requires(Score score, by_lane<float const> numbers) { score.use_table(numbers); };
 
 /// The scorers, stages and tables of a registry, and how they are made from the parts of a spec.
 template <executor Executor>
@@ -58,6 +68,7 @@ class registered_parts {
   known_parts others;  ///< the names of the stages, and parts of a program's own
   std::map<std::string, by_lane<int const>> shares;
   std::map<std::string, by_lane<float const>> heads;
+  std::map<std::string, rows_of_heads> rows;
 
   /// Refuses a part whose name, fields or values no spec can say, and one whose name another part has.
   template <class Part>
@@ -109,6 +120,8 @@ class registered_parts {
     made.decides = Score::decides;
     made.when = facts_of(defaults).when;
     if constexpr (requires { Score::prompts_only; }) made.prompts_only = Score::prompts_only;
+    made.reads_rows = detail::reads_rows<Score>;
+    if constexpr (requires { Score::slack; }) made.slack = Score::slack;
     return made;
   }
   template <class Score>
@@ -127,12 +140,17 @@ class registered_parts {
   /// A scorer with the fields that a part sets, and the table that it names.
   template <class Score>
   [[nodiscard]] Score read(Score score, spec_part const& from) const {
-    if constexpr (requires(by_lane<float const> numbers) { score.use_table(numbers); }) {
+    if constexpr (reads_a_table<Score>) {
       table_argument with{score.table};
       set_fields(with, from);
       score.table = with.table;
+      spec_argument const* const said = argument_of<table_argument>(from, "table");
       if (score.table != label{}) {
-        score.use_table(find_table(heads, score.table, from, argument_of<table_argument>(from, "table")));
+        if constexpr (reads_rows<Score>) {
+          score.use_table(find_table(rows, score.table, from, said));
+        } else {
+          score.use_table(find_table(heads, score.table, from, said));
+        }
       }
     } else {
       set_fields(score, from);

@@ -21,7 +21,9 @@
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/mean_row.hpp>
+#include <kvpolicy/ops/host/normalise.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/redundancy.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>

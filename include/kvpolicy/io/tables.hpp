@@ -11,8 +11,9 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Reads tables from a safetensors file: each F32 tensor `heads.NAME` and `shares.NAME`, [layers, KV heads]. The
-/// model's name is the text under `model` in the metadata. Other tensors are ignored.
+/// Reads tables from a safetensors file: each F32 tensor `heads.NAME` and `shares.NAME`, [layers, KV heads], and
+/// `rows.NAME`, [layers, KV heads, channels]. The model's name is the text under `model` in the metadata. Other tensors
+/// are ignored.
 ///
 ///     kv::model_tables const tables = kv::read_tables(kv::safetensors_reader("tables.safetensors"), model);
 /// - throws: `invalid_argument`, one line that names the file and the tensor, if a table has another shape than
@@ -22,20 +23,25 @@ namespace KVPOLICY_NAMESPACE {
   model_tables made(named != file.all_metadata().end() ? named->second : std::string(), about);
   auto const lanes =
       std::vector<std::uint64_t>{static_cast<std::uint64_t>(about.layers), static_cast<std::uint64_t>(about.kv_heads)};
+  auto rows = lanes;
+  rows.push_back(static_cast<std::uint64_t>(about.head_dim));
   auto const tensors = file.tensors();
   for (auto const& [key, tensor] : tensors) {
     bool const of_heads = key.starts_with("heads.");
-    if (!of_heads && !key.starts_with("shares.")) continue;
+    bool const of_rows = key.starts_with("rows.");
+    if (!of_heads && !of_rows && !key.starts_with("shares.")) continue;
     std::string const name = key.substr(key.find('.') + 1);
-    std::vector<float> const numbers = file.floats(key, lanes);
+    std::vector<float> const numbers = file.floats(key, of_rows ? rows : lanes);
     std::vector<int> counts;
     for (float const each : numbers) {
       file.refuse(!std::isfinite(each), "tensor " + key, to_string(each), "its numbers are finite");
       bool const is_count = each >= 0 && each < 0x1p31f && std::floor(each) == each;
-      file.refuse(!of_heads && !is_count, "tensor " + key, to_string(each), "a share is a count");
-      if (!of_heads) counts.push_back(static_cast<int>(each));
+      file.refuse(!of_heads && !of_rows && !is_count, "tensor " + key, to_string(each), "a share is a count");
+      if (is_count) counts.push_back(static_cast<int>(each));
     }
-    of_heads ? made.add_heads(name, numbers) : made.add_shares(name, std::move(counts));
+    if (of_heads) made.add_heads(name, numbers);
+    if (of_rows) made.add_rows(name, numbers);
+    if (!of_heads && !of_rows) made.add_shares(name, std::move(counts));
   }
   return made;
 }

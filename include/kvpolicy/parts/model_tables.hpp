@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/lanes.hpp>
@@ -13,8 +14,18 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Tables of one model by their names, in host memory, with one number for each KV head of each layer. The views that
-/// it gives point into it, so it must outlive every policy that reads them.
+/// A row of `dims` floats for each KV head of each layer, such as a direction. The memory is the caller's.
+struct rows_of_heads {
+  by_lane<float const> rows{};
+  int dims = 0;
+  friend bool operator==(rows_of_heads const& a, rows_of_heads const& b) {
+    return a.rows.data == b.rows.data && a.rows.sequence == b.rows.sequence && a.rows.layer == b.rows.layer &&
+           a.rows.head == b.rows.head && a.dims == b.dims;
+  }
+};
+
+/// Tables of one model by their names, in host memory, with one number or one row for each KV head of each layer. The
+/// views that it gives point into it, so it must outlive every policy that reads them.
 ///
 ///     kv::model_tables tables("llama-3.2-1b", model);
 ///     tables.add_heads("retrieval", numbers);
@@ -47,9 +58,29 @@ class model_tables {
     shares_.insert_or_assign(name, std::move(numbers));
   }
 
+  /// Adds a table of rows, [layer][KV head][channel].
+  /// - throws: `invalid_argument` if there are not as many numbers in each row, or one is not finite.
+  void add_rows(std::string const& name, std::vector<float> numbers) {
+    auto const lanes = static_cast<std::size_t>(about_.layers) * static_cast<std::size_t>(about_.kv_heads);
+    auto const dims = numbers.size() / std::max<std::size_t>(lanes, 1);
+    check_size(name, dims * lanes == numbers.size() && dims > 0 ? lanes : numbers.size());
+    for (float const each : numbers)
+      expects(std::isfinite(each), "model_tables", name.c_str(), each, "keys are multiplied by it");
+    rows_.insert_or_assign(name, std::move(numbers));
+  }
+
   [[nodiscard]] std::string const& model() const { return model_; }
   [[nodiscard]] std::map<std::string, by_lane<float const>> heads() const { return views_of(heads_); }
   [[nodiscard]] std::map<std::string, by_lane<int const>> shares() const { return views_of(shares_); }
+
+  [[nodiscard]] std::map<std::string, rows_of_heads> rows() const {
+    std::map<std::string, rows_of_heads> made;
+    for (auto const& [name, numbers] : rows_) {
+      auto const dims = static_cast<int>(numbers.size()) / (about_.layers * about_.kv_heads);
+      made[name] = {{numbers.data(), 0, std::int64_t{dims} * about_.kv_heads, dims}, dims};
+    }
+    return made;
+  }
 
   /// Refuses tables of another model.
   /// - throws: `invalid_argument`, one line that names what differs.
@@ -81,6 +112,7 @@ class model_tables {
   shape about_;
   std::map<std::string, std::vector<float>> heads_;
   std::map<std::string, std::vector<int>> shares_;
+  std::map<std::string, std::vector<float>> rows_;
 };
 
 }  // namespace KVPOLICY_NAMESPACE

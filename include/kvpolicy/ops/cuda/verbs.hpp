@@ -32,9 +32,11 @@
 #include <kvpolicy/ops/cuda/map.hpp>
 #include <kvpolicy/ops/cuda/map_lanes.hpp>
 #include <kvpolicy/ops/cuda/mean_row.hpp>
+#include <kvpolicy/ops/cuda/normalise.hpp>
 #include <kvpolicy/ops/cuda/page_bounds.hpp>
 #include <kvpolicy/ops/cuda/page_scores.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>
+#include <kvpolicy/ops/cuda/redundancy.hpp>
 #include <kvpolicy/ops/cuda/rerotate.hpp>
 #include <kvpolicy/ops/cuda/residual.hpp>
 #include <kvpolicy/ops/cuda/retention_gates.hpp>

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// redundancy and normalise against the reference.
+
+#include "reference/methods.hpp"
+#include "support/test.hpp"
+
+namespace redundancy_test {
+
+using namespace kvpolicy_test;
+
+/// The cosines of a lane: [i][j], 1 on the diagonal of keys that have a direction.
+reference::matrix cosines_of(reference::matrix const& keys) {
+  reference::row const norms = reference::row_norms(keys);
+  reference::matrix made(keys.size(), reference::row(keys.size(), 0.0));
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    for (std::size_t j = 0; j < keys.size(); ++j) {
+      if (norms[i] > 0 && norms[j] > 0) made[i][j] = reference::dot(keys[i], keys[j]) / (norms[i] * norms[j]);
+    }
+  }
+  return made;
+}
+
+/// A lane of a cache with what the verb is given: 1 / norm, and the mean cosine with all entries.
+struct given_lane {
+  reference::matrix keys;
+  reference::row inverse_norms, means;
+  double margin = 1;  ///< how far the cosine that is closest to the threshold is from it
+
+  given_lane(mock_cache& cache, kv::lane one, double threshold)
+      : keys(cache.rows(of::keys, one, cache.committed(one))) {
+    reference::matrix const cosines = cosines_of(keys);
+    for (double const norm : reference::row_norms(keys)) inverse_norms.push_back(norm > 0 ? 1 / norm : 0);
+    for (std::size_t j = 0; j < keys.size(); ++j) {
+      double sum = 0;
+      for (reference::row const& of_i : cosines)
+        sum += of_i[j], margin = std::min(margin, std::fabs(of_i[j] - threshold));
+      means.push_back(sum / static_cast<double>(keys.size()));
+    }
+  }
+};
+
+/// What a segment of `how` becomes; -inf takes no part.
+reference::row normalised(kv::normalising how, reference::row scores) {
+  double sum = 0, low = reference::infinity, high = -reference::infinity, squares = 0, powers = 0;
+  int count = 0;
+  auto const each = [&](auto const& visit) {
+    for (double& x : scores) {
+      if (x != -reference::infinity) visit(x);
+    }
+  };
+  each([&](double x) { sum += x, low = std::min(low, x), high = std::max(high, x), ++count; });
+  double const mean = count > 0 ? sum / count : 0;
+  each([&](double x) { squares += (x - mean) * (x - mean), powers += std::exp(x - high); });
+  double const deviation = std::max(1e-6, count > 0 ? std::sqrt(squares / count) : 0);
+  each([&](double& x) {
+    if (how == kv::normalising::sum) x = sum == 0 && x == 0 ? 0 : x / sum;
+    if (how == kv::normalising::min_max) x = high == low ? 0 : (x - low) / (high - low);
+    if (how == kv::normalising::z) x = (x - mean) / deviation;
+    if (how == kv::normalising::softmax) x = std::exp(x - high) / powers;
+  });
+  return scores;
+}
+
+}  // namespace redundancy_test
+
+TEST_SUITE("ops/redundancy") {
+  using namespace redundancy_test;
+
+  TEST_CASE("redundancy is the reference's in every layout and element type, whatever is similar") {
+    holds("redundancy == reference", [] {
+      mock_options shape = any_mock(6);
+      shape.rows = *rc::gen::element(content::smooth, content::few);
+      RC_LOG() << shape << '\n';
+      mock_cache cache(shape);
+      fill(cache, true);
+      kv::redundancy_options const how{*rc::gen::element(0.03571f, 0.48713f, 0.94129f),
+                                       *rc::gen::element(true, true, false)};
+      auto const before = cache.save();
+      for (kv::isa const level : every_isa) {
+        kv::host_executor exec(*rc::gen::element(1, 3), std::min(level, kv::best_isa()));
+        exec.reserve(
+            kv::implementation<kv::ops::redundancy_t, kv::host>::scratch(cache.model(), cache.options().bound));
+        owned_scores norms(cache.lanes()), out(cache.lanes());
+        std::vector<given_lane> given;
+        for (int i = 0; i < cache.lane_count(); ++i) {
+          given_lane const& lane = given.emplace_back(cache, cache.lane_at(i), static_cast<double>(how.threshold));
+          std::copy(lane.inverse_norms.begin(), lane.inverse_norms.end(), norms.row(i, out.stride()).begin());
+          std::copy(lane.means.begin(), lane.means.end(), out.row(i, out.stride()).begin());
+        }
+        auto const rest = out.all();
+        kv::ops::redundancy(exec, kv::keys_of(cache.view()), norms.view().rows, how, out.view());
+        for (int i = 0; i < cache.lane_count(); ++i) {
+          given_lane const& lane = given[as_size(i)];
+          if (how.spare_newest && lane.margin < 1e-5) continue;  // rounding decides what is similar
+          auto const expected = reference::redundancy(lane.keys, static_cast<double>(how.threshold), how.spare_newest);
+          comparison const result = compare(out.row(i, cache.committed(cache.lane_at(i))), expected, 1);
+          RC_LOG() << result;
+          RC_ASSERT(result.same);
+        }
+      }
+      RC_ASSERT(cache.save() == before);
+    });
+  }
+
+  TEST_CASE("a key that is NaN, and one of zeros") {
+    mock_cache cache({.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 70});
+    std::vector<int> every;
+    for (int e = 0; e < 70; ++e) every.push_back(e);
+    cache.put({}, every);
+    for (int e = 0; e < 70; ++e) cache.write(of::keys, {}, e, {e == 3 ? 0.0 : 1.0, 0, 0, 0});
+    kv::host_executor exec;
+    exec.reserve(kv::implementation<kv::ops::redundancy_t, kv::host>::scratch(cache.model(), 70));
+    owned_scores norms(cache.lanes()), out(cache.lanes());
+    auto const run = [&](double mean) {
+      for (int e = 0; e < 70; ++e) norms.row(0, 70)[as_size(e)] = e == 3 ? 0.0f : 1.0f;
+      std::fill_n(out.row(0, 70).begin(), 70, static_cast<float>(mean));
+      kv::ops::redundancy(exec, kv::keys_of(cache.view()), norms.view().rows, {}, out.view());
+    };
+    run(69.0 / 70);
+    CHECK(out.row(0, 70)[0] == doctest::Approx(68.0 / 70));
+    CHECK(out.row(0, 70)[68] == doctest::Approx(67.0 / 70));  // the last entry spares the one before it
+    CHECK(out.row(0, 70)[69] == doctest::Approx(0));          // and all others spare the last one
+    cache.write(of::keys, {}, 3, {std::nan(""), 0, 0, 0});
+    run(std::nan(""));
+    for (float const each : out.row(0, 70)) CHECK(std::isnan(each));
+  }
+
+  TEST_CASE("what it refuses") {
+    mock_cache cache({.bound = 8});
+    kv::host_executor exec;
+    owned_scores out(cache.lanes());
+    kv::keys const keys = kv::keys_of(cache.view());
+    CHECK(error_of([&] { kv::ops::redundancy(exec, keys, {}, {}, out.view()); }) ==
+          "redundancy: inverse_norms = null, but mean_row computes them");
+    CHECK(error_of([&] { kv::ops::redundancy(exec, keys, out.view().rows, {.threshold = 1.5f}, out.view()); }) ==
+          "redundancy: threshold = 1.5, but it is a cosine, 0 to 1");
+    kv::score_view coarse = out.view();
+    coarse.decides = kv::granularity::layer;
+    CHECK(error_of([&] { kv::ops::redundancy(exec, keys, out.view().rows, {}, coarse); }) ==
+          "redundancy: out.decides = 1, but keys belong to lanes");
+  }
+}
+
+TEST_SUITE("ops/normalise") {
+  using namespace redundancy_test;
+
+  TEST_CASE("scores are the reference's, and those of -inf stay") {
+    holds("normalise == reference", [] {
+      int const bound = *rc::gen::element(1, 2, 33, 300);
+      dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+      std::vector<int> counts;
+      for (int i = 0; i < 6; ++i) counts.push_back(random.chance(50) ? bound : random.below(bound + 1));
+      owned_lanes const lanes(1, 2, 3, bound, counts);
+      owned_scores scores(lanes.view());
+      bool const ties = *rc::gen::arbitrary<bool>();
+      for (float& each : scores.all()) {
+        each = ties ? static_cast<float>(random.below(3)) : static_cast<float>(random.real(10));
+        if (random.chance(10)) each = -reference::infinity;
+      }
+      auto const before = scores.all();
+      auto const how = *rc::gen::element(kv::normalising::sum, kv::normalising::min_max, kv::normalising::z,
+                                         kv::normalising::softmax);
+      kv::host_executor exec(*rc::gen::element(1, 3));
+      kv::ops::normalise(exec, how, scores.view());
+      for (int i = 0; i < 6; ++i) {
+        auto const count = as_size(counts[as_size(i)]);
+        auto const row = scores.row(i, scores.stride());
+        auto const old = before.begin() + static_cast<std::ptrdiff_t>(i) * scores.stride();
+        reference::row const expected = normalised(how, reference::row(old, old + static_cast<std::ptrdiff_t>(count)));
+        for (std::size_t e = 0; e < row.size(); ++e) {
+          auto const now = static_cast<double>(row[e]);
+          if (e >= count) RC_ASSERT(row[e] == old[static_cast<std::ptrdiff_t>(e)]);
+          if (e < count)
+            RC_ASSERT(now == expected[e] || std::fabs(now - expected[e]) <= 2e-5 * (1 + std::fabs(expected[e])));
+        }
+      }
+    });
+  }
+}
