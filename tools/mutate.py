@@ -99,6 +99,8 @@ COVER = [
     ("ops/*/mean_row.hpp", "ops/mean_row methods"),
     ("ops/*/redundancy.hpp", "ops/redundancy methods"),
     ("ops/*normalise.hpp", "ops/normalise"),
+    ("ops/*pair_norms.hpp", "device/pair_norms methods"),
+    ("ops/*future_queries.hpp", "device/pair_norms methods"),
     ("ops/*row_norm.hpp", "ops/combine ops/record_norms ops/row_norm"),
     ("ops/host/kernels/lowest*.hpp", "ops/golden/passes ops/argmin"),
     ("ops/host/kernels/norms*.hpp", "ops/golden/passes ops/row_norm"),

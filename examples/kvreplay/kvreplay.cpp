@@ -57,15 +57,15 @@ void count_once(options& with, int entries) {
   with.ratio = with.rounding = "";
 }
 
-/// The slack of a policy that decides more than once: what the command line says, or that of its published settings. A
-/// prompt is one decision, which waits for nothing.
-std::string slack_of(options const& with, registry const& known) {
-  if (with.how == mode::prefill) return {};
-  if (!with.slack.empty()) return with.slack;
+/// Sets what the command line leaves to a policy's published settings: its slack, where it decides more than once (a
+/// prompt is one decision, which waits for nothing), and whether it keeps the prompt.
+void set_published(options& of, trace const& from, registry const& known) {
+  if (of.how == mode::prefill) of.slack = "";
   for (kv::scorer_info const& one : known.list()) {
-    if (one.name == with.policy && one.slack > 0) return std::to_string(one.slack);
+    if (one.name != of.policy || !of.spec.empty()) continue;
+    of.keeps_prompt = one.keeps_prompts && !from.prompt_end.empty();
+    if (of.how != mode::prefill && of.slack.empty() && one.slack > 0) of.slack = std::to_string(one.slack);
   }
-  return {};
 }
 
 /// The fields of LU-KV, if that is the policy.
@@ -92,7 +92,7 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   known.set(kv::intent_kv{.residual = of.residual()});  // a spec cannot set the weights: they are in the trace
   options asked = with;
   asked.set = with_rows_there(with, of);
-  asked.slack = slack_of(with, known);
+  set_published(asked, of, known);
   std::optional<locret> special;
   if (with.policy == kv::locret::name) special.emplace(asked);
   if (with.spec.empty() && counts_all_entries(with.policy)) count_once(asked, of.entries());
@@ -101,7 +101,7 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   std::optional<pruned_shares> shares;
   if (shared) shares.emplace(of, with, kv::to_string(shared->table));
   token_tables tokens;
-  if (!with.spec.empty()) tokens.join(known, of, with.spec);
+  if (!with.spec.empty() || asked.keeps_prompt) tokens.join(known, of, with.spec.empty() ? spec.text() : with.spec);
   std::string const important = with.spec.empty() ? std::string() : importance_in(with.spec);
   std::optional<head_numbers> importance;
   if (!important.empty()) importance.emplace(of, important, table_of::layers);

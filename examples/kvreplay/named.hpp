@@ -212,6 +212,7 @@ struct policy_info {
 [[nodiscard]] inline std::string tensor_of(std::string const& signal) {
   if (signal == "retention") return "log_beta";
   if (signal == "carried_score") return "birth.NAME";
+  if (signal == "query_model") return "query_model.mean";
   return signal == "external_queries" ? "query_rows" : signal;
 }
 

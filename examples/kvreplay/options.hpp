@@ -44,6 +44,7 @@ struct options {
   int chunk = 0;
   int threads = 1;
   bool list = false, describe = false, json = false, attend = false;
+  bool keeps_prompt = false;  ///< the policy's published settings protect it, and the trace says where it ends
   mode how = mode::prefill;
   layout lay = layout::compact;
 };
@@ -163,6 +164,7 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
     text.add("--reduce", how, ", " + how + ")");
   }
   if (!with.sinks.empty()) text.add("--sinks", with.sinks, " | sinks(" + with.sinks + ")");
+  if (with.keeps_prompt) text.add(" | prompt");
   if (!with.recent.empty()) text.add("--recent", with.recent, " | recent(" + with.recent + ")");
   for (std::string const& range : with.protect) {
     kv::ordinal_range const span = range_of(range);

@@ -26,6 +26,8 @@ class trace {
     queries = from_.read("queries", "LQND");
     recent_queries = from_.read("recent_queries", "LQWD");
     query_rows = from_.read("query_rows", "LQRD");
+    query_mean = from_.read("query_model.mean", "LQD");
+    query_radius = from_.read("query_model.radius", "LQP");
     attention_mass = from_.read("attention_mass", "LhN");
     row_lse = from_.read("row_lse", "LQW");
     sink_logits = from_.read("sink_logits", "LQ");
@@ -49,8 +51,8 @@ class trace {
       }
       if (name.rfind("table.", 0) == 0) {
         std::size_t const axes = tensor.shape.size();
-        bool const rows = axes == 3 && keys && keys.shape[0] == static_cast<std::int64_t>(tensor.shape[0]) &&
-                          keys.shape[1] == static_cast<std::int64_t>(tensor.shape[1]);
+        bool const rows =
+            axes == 3 && (keys ? keys.shape[0] == static_cast<std::int64_t>(tensor.shape[0]) : tensor.shape[0] != 99);
         table[name.substr(6)] = from_.read(name, axes == 1 ? "L" : axes == 2 ? "LK" : rows ? "LKD" : "xLK");
       }
       if (name.rfind("birth.", 0) == 0)
@@ -99,8 +101,8 @@ class trace {
     });
   }
 
-  array keys, values, pre_rope_keys, queries, recent_queries, query_rows, attention_mass, row_lse, sink_logits,
-      log_beta, gate, query_lse;
+  array keys, values, pre_rope_keys, queries, recent_queries, query_rows, query_mean, query_radius, attention_mass,
+      row_lse, sink_logits, log_beta, gate, query_lse;
   std::map<std::string, array> external, birth, table, page_gate;
   std::vector<int> layer_group;  ///< of all layers of the file
   std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end, stale_begin, stale_end,
@@ -250,6 +252,8 @@ class trace {
   void check_launch_config() const {
     check_finite("recent_queries", recent_queries);
     check_finite("query_rows", query_rows);
+    check_finite("query_model.mean", query_mean);
+    check_finite("query_model.radius", query_radius);
     check_finite("attention_mass", attention_mass);
     check_finite("row_lse", row_lse);
     check_finite("query_lse", query_lse);

@@ -92,6 +92,7 @@
 #include <kvpolicy/ops/host/feature_sums.hpp>
 #include <kvpolicy/ops/host/fill_row.hpp>
 #include <kvpolicy/ops/host/fold.hpp>
+#include <kvpolicy/ops/host/future_queries.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
@@ -103,6 +104,7 @@
 #include <kvpolicy/ops/host/normalise.hpp>
 #include <kvpolicy/ops/host/page_bounds.hpp>
 #include <kvpolicy/ops/host/page_scores.hpp>
+#include <kvpolicy/ops/host/pair_norms.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
 #include <kvpolicy/ops/host/redundancy.hpp>
 #include <kvpolicy/ops/host/rerotate.hpp>
@@ -160,6 +162,7 @@
 #include <kvpolicy/scorers/stages/reduce_lanes.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
+#include <kvpolicy/scorers/tri_attention.hpp>
 #include <kvpolicy/scorers/trim_kv.hpp>
 #include <kvpolicy/scorers/write_gate.hpp>
 #include <kvpolicy/selection/plan.hpp>

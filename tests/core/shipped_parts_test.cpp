@@ -31,6 +31,7 @@ static_assert(scorer<recorded_knorm>);
 static_assert(scorer<snapkv>);
 static_assert(scorer<streaming_llm>);
 static_assert(scorer<tova>);
+static_assert(scorer<tri_attention>);
 static_assert(scorer<trim_kv>);
 static_assert(scorer<trim_kv_norm>);
 static_assert(scorer<write_gate>);

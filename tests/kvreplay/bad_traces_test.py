@@ -15,10 +15,11 @@ from program import Runs, called, listed
 from traces import flat, write
 
 # The whole table: two layers, two KV heads, four query heads, six entries, two channels, three recent rows.
-EXTENT = {"L": 2, "K": 2, "Q": 4, "N": 6, "D": 2, "V": 2, "W": 3, "R": 5, "T": 2, "c": 3, "f": 4, "p": 7, "j": 10, "o": 1, "a": 1}
+EXTENT = {"L": 2, "K": 2, "Q": 4, "N": 6, "D": 2, "V": 2, "W": 3, "R": 5, "T": 2, "c": 3, "f": 4, "p": 7, "j": 10, "o": 1, "a": 1, "P": 1}
 NUMBERS = {
     "keys": "LKND", "values": "LKNV", "pre_rope_keys": "LKND", "queries": "LQND", "recent_queries": "LQWD", "query_rows": "LQRD",
     "attention_mass": "LQN", "row_lse": "LQW", "sink_logits": "LQ", "log_beta": "LKN", "gate": "LKN", "external.one": "N", "external.all": "LKN",
+    "query_model.mean": "LQD", "query_model.radius": "LQP",
     "residual.w_q.weight": "cp", "residual.w_q.bias": "c", "residual.w_k.weight": "cD", "residual.w_k.bias": "c",
     "residual.w_v.weight": "cD", "residual.w_v.bias": "c", "residual.fc1.weight": "fj", "residual.fc1.bias": "f",
     "residual.fc2.weight": "of", "residual.fc2.bias": "o", "residual.alpha": "a",
@@ -28,7 +29,7 @@ INTEGERS = {
     "span_begin": [1, 5], "span_end": [3, 5],
 }
 MAY_BE_NAN = {"keys", "values", "pre_rope_keys", "gate", "external.one", "external.all"}
-LONE = {"V"}  # letters that one tensor alone has: any number will do
+LONE = {"V", "P"}  # letters that one tensor alone has: any number will do
 
 
 def filled(letters, value=0.5):
@@ -172,7 +173,7 @@ class BadTraces(Runs):
                 begins = signal.removesuffix("NAME")
                 tensors = {name: one for name, one in good().items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
                 tensors["table.q_filters"] = ("F32", filled("LKD"))
-                write(self.path, tensors)
+                write(self.path, tensors, {"rope_theta": "10000.0"})
                 budget = () if policy["name"] == "side_quest" else ("--budget", "3")
                 mode = ("--mode", policy["modes"][0])
                 done = self.run_program("--policy", policy["name"], *budget, *mode, **fields.get(policy["name"], {}))

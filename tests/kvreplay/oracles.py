@@ -249,6 +249,10 @@ class Lane:
     def due(self, live):
         return True
 
+    def room(self, live, budget, ratio=None):
+        """How many stay that are not forced; of a ratio, `budget` is what it leaves."""
+        return max(0, budget - int(self.forced(live).sum()))
+
     def score(self, live):
         raise NotImplementedError
 
@@ -259,7 +263,7 @@ class Lane:
 
 
 def in_parts(lane, ends, budget, slack=0, size=0.0):
-    """Of a lane that grows to each of `ends` and is cut where it holds more than the budget and the slack: ordinals kept, (step, ordinal)
+    """Of a lane that grows to each of `ends` and is cut where it holds more than the budget, if there is one, and the slack: ordinals kept, (step, ordinal)
     of who went, who was there, was forced and what they scored at the last decision, and how far apart the two at the closest cut
     are, relatively to the score or, where that is larger, to `size`. Equal scores are no near tie."""
     live, events, gap, begin = np.arange(0), [], math.inf, 0
@@ -268,9 +272,9 @@ def in_parts(lane, ends, budget, slack=0, size=0.0):
         there = live = np.concatenate([live, rows])
         lane.observe(rows, live)
         forced, scores = lane.forced(live), np.zeros(len(live))
-        if len(live) <= budget + slack or not lane.due(live):
+        if budget is not None and len(live) <= budget + slack or not lane.due(live):
             continue
-        scores, room = lane.score(live), max(0, budget - int(forced.sum()))
+        scores, room = lane.score(live), lane.room(live, budget)
         order = ranking(scores, np.flatnonzero(~forced).tolist())
         if 0 < room < len(order) and scores[order[room - 1]] != scores[order[room]]:
             inside, outside = scores[order[room - 1]], scores[order[room]]
@@ -383,3 +387,112 @@ class Scissorhands(Watching):
 
     def score(self, live):
         return np.sum(self.rows[max(0, len(self.rows) - self.how["history"]):], axis=0)[live]
+
+
+class LazyEviction(Watching):
+    """When an entry was last looked at, and the longest that it ever waited for that; a decision at every window's end."""
+    usual, newest = {"alpha": 0.01, "window": 32, "combine": "product", "group": "mean"}, "window"
+
+    def __init__(self, trace, *lane, **fields):
+        super().__init__(trace, *lane, **fields)
+        self.last, self.interval = trace.positions.copy(), np.zeros(trace.n)
+
+    def see(self, row, seen, mass):
+        now, hit = self.trace.positions[row], seen[mass >= self.how["alpha"]]
+        self.interval[hit] = np.maximum(self.interval[hit], now - self.last[hit])
+        self.last[hit] = now
+        self.margin = min(self.margin, abs(mass / self.how["alpha"] - 1).min())
+
+    def due(self, live):
+        return (self.trace.positions[live[-1]] + 1) % self.how["window"] == 0
+
+    def score(self, live):
+        longest = np.maximum(self.interval[live], 1)
+        waits, often = 2 / (1 + np.exp((self.trace.positions[live[-1]] - self.last[live]) / longest)), 2 / (1 + np.exp(1 / longest))
+        return waits * often if self.how["combine"] == "product" else waits + often
+
+
+class KeysValues(Watching):
+    """What rows gave an entry since its birth, in the measure of its value if `values`, and a position's average if `by_age`."""
+    usual, newest = {"grace": 0, "values": False, "by_age": False, "group": "sum"}, "grace"
+
+    def __init__(self, trace, *lane, **fields):
+        super().__init__(trace, *lane, **fields)
+        self.mass, self.norms = np.zeros(trace.n), np.linalg.norm(trace.values[self.layer, self.head], axis=1)
+
+    def see(self, row, seen, mass):
+        if self.how["values"]:
+            drawn = mass * self.norms[seen]
+            mass = mass.sum() * drawn / (drawn.sum() or 1)
+        self.mass[seen] += mass
+
+    def score(self, live):
+        positions = self.trace.positions[live]
+        return self.mass[live] / (positions[-1] - positions + 1 if self.how["by_age"] else 1)
+
+
+def blocks_of(entries, size):
+    return np.arange(entries) // size
+
+
+def with_their_blocks(chosen, size):
+    """The members of all blocks that have one of them."""
+    block = blocks_of(len(chosen), size)
+    return np.isin(block, block[chosen])
+
+
+def block_means(values, size):
+    """Of each entry, its block's mean."""
+    block = blocks_of(len(values), size)
+    return (np.bincount(block, values) / np.bincount(block))[block]
+
+
+class NeuralGc(Lane):
+    """Of a layer: a part of the full blocks goes, those that the last rows looked at the least. Of a block with a forced entry nothing goes,
+    and it is none of those of which a part goes."""
+    usual = {"block": 32, "window": 5, "every": 256, "drop": 0.5}
+
+    def forced(self, live):
+        return with_their_blocks(super().forced(live) | last_ones(len(live), 1), self.how["block"])
+
+    def due(self, live):
+        return (self.trace.positions[live[-1]] + 1) % self.how["every"] == 0
+
+    def room(self, live, budget, ratio=None):
+        free = int((~self.forced(live)).sum())
+        return free - math.floor(self.how["drop"] * (free // self.how["block"]) + 1e-9) * self.how["block"]
+
+    def score(self, live):
+        rows, _ = self.last_rows(live)
+        mass = [self.trace.softmax(self.layer, h, rows, live).mean(axis=0) for h in range(self.trace.query_heads)]
+        return block_means(np.mean(mass, axis=0), self.how["block"])
+
+
+class ChunkKv(Lane):
+    """Of a layer: whole chunks stay by the mean of what their members have of all heads, where a forced one has nothing; fewer entries than
+    a chunk are ranked one by one."""
+    usual, newest = {"chunk": 20, "window": 32, "pool": "avg:5", "scores": ""}, "window"
+
+    def __init__(self, trace, *lane, **fields):
+        super().__init__(trace, *lane, **fields)
+        self.chunk, self.newest = self.how["chunk"], None if self.how["scores"] else "window"  # given scores force nothing
+
+    def forced(self, live):
+        return with_their_blocks(super().forced(live), self.chunk if len(live) >= self.chunk else 1)
+
+    def score(self, live):
+        heads = range(self.trace.kv_heads)
+        base = [np.broadcast_to(self.trace.given, (self.trace.layers, len(heads), len(live)))[self.layer, head] if self.how["scores"] else
+                window_scores(self.trace, self.layer, head, self.how["window"], self.how["pool"], "mean", "mean") for head in heads]
+        scores = np.where(super().forced(live), 0.0, np.sum(base, axis=0))
+        return block_means(scores, self.chunk) if len(live) >= self.chunk else scores
+
+    def room(self, live, budget, ratio=None):
+        forced, scores, block = self.forced(live), self.score(live), blocks_of(len(live), self.chunk)
+        if len(live) < self.chunk or len(live) <= budget:
+            return super().room(live, budget)
+        stay = max(1, budget // self.chunk if ratio is None else int((block[-1] + 1) * (1 - ratio))) - len(set(block[forced]))
+        order = ranking(scores[:: self.chunk], sorted(set(block[~forced])))
+        if 0 < stay < len(order) and scores[order[stay] * self.chunk] != scores[order[stay - 1] * self.chunk]:
+            self.margin = min(self.margin, 1 - scores[order[stay] * self.chunk] / scores[order[stay - 1] * self.chunk])
+        return int(np.isin(block, order[: max(0, stay)]).sum())

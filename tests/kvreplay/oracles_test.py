@@ -202,6 +202,56 @@ class Worked(unittest.TestCase):
         lane.observe(live, live)
         close(self, lane.score(live), reference_test.h2o_scores(trace, 1, 1, live, live), 12)
 
+    def test_when_an_entry_was_last_looked_at(self):
+        trace, live = Shape(np.zeros((1, 1, 7, 1)), np.zeros((1, 1, 7, 1))), np.arange(3)
+        for combine, expected in (("product", [.696991, .900332, .128234]), ("sum", [1.669719, 1.900332, .776289])):
+            lane = oracles.LazyEviction(trace, 0, 0, alpha=.1, window=2, combine=combine)
+            for t, row in enumerate(([.5, .05, .2], [.05, .05, .3], [.2, .05, .02], [.01, .4, .05]), 3):
+                lane.see(t, live, np.array(row))
+            self.assertEqual((lane.last[:3].tolist(), lane.interval[:3].tolist()), ([5, 6, 4], [3, 5, 1]))
+            close(self, [lane.margin], [.5])
+            close(self, lane.score(np.array([0, 1, 2, 6]))[:3], expected)  # at the position 6
+        self.assertEqual([lane.due(np.arange(n)) for n in (2, 3, 4)], [True, False, True])
+
+    def test_a_measure_of_keys_and_values(self):
+        """Rows (1), (.5 .5), (.25 .25 .5) over values of the norms 1, 2 and 0: (1), (1/3 2/3), (1/3 2/3 0)."""
+        trace, live = Shape(np.zeros((1, 1, 3, 1)), np.zeros((1, 1, 3, 1))), np.arange(3)
+        trace.values, trace.positions = np.array([1.0, -2, 0]).reshape(1, 1, 3, 1), np.array([0, 1, 5])
+        for fields, expected in (({}, [1.75, .75, .5]), ({"values": True}, [5 / 3, 4 / 3, 0]), ({"by_age": True}, [1.75 / 6, .15, .5]),
+                                 ({"values": True, "by_age": True}, [5 / 18, 4 / 15, 0])):
+            lane = oracles.KeysValues(trace, 0, 0, grace=1, **fields)
+            for t, row in enumerate(([1], [.5, .5], [.25, .25, .5])):
+                lane.see(t, live[: t + 1], np.array(row))
+            close(self, lane.score(live), expected)
+            self.assertEqual(lane.forced(live).tolist(), [False, False, True])
+
+    def test_blocks(self):
+        close(self, oracles.block_means(np.array([.9, .1, .4, .5, .2]), 2), [.5, .5, .45, .45, .2])
+        self.assertEqual(oracles.with_their_blocks(np.array([False, True, False, False, True]), 2).tolist(), [True, True, False, False, True])
+
+    def test_blocks_that_go(self):
+        """Seven entries in blocks of two, the last of them protected: of the logits 3 0, 1 1 and 0 2 the middle one goes; of six, half of two."""
+        trace = Shape(np.array([3, 0, 1, 1, 0, 2, 0]).reshape(1, 1, 7, 1), np.ones((1, 1, 7, 1)))
+        lane, live = oracles.NeuralGc(trace, 0, block=2, window=1, every=7), np.arange(7)
+        lane.observe(live, live)
+        e = np.exp([3, 0, 1, 1, 0, 2, 0])
+        close(self, lane.score(live)[::2], [one / e.sum() for one in ((e[0] + 1) / 2, e[2], (1 + e[5]) / 2, 1)])
+        self.assertEqual([lane.room(np.arange(n), None) for n in range(1, 8)], [0, 0, 2, 2, 2, 2, 4])
+        self.assertEqual(oracles.in_parts(oracles.NeuralGc(trace, 0, block=2, window=1, every=7), [3, 7], None)[:2], ([0, 1, 4, 5, 6], [(6, 2), (6, 3)]))
+
+    def test_chunks_that_stay(self):
+        """.9 .1 .4 .5 .2 in chunks of two: a half of three is one, and it may be the shorter one."""
+        trace, live = Shape(np.zeros((1, 1, 5, 1)), np.zeros((1, 1, 5, 1))), np.arange(5)
+        for last, scores, kept in ((.2, [.5, .5, .45, .45, .2], [0, 1]), (.8, [.5, .5, .45, .45, .8], [4])):
+            trace.given = np.array([.9, .1, .4, .5, last])
+            lane = oracles.ChunkKv(trace, 0, chunk=2, scores="mine")
+            close(self, lane.score(live), scores)
+            self.assertEqual(Decision([lane.score(live)], [lane.forced(live)], [lane.room(live, 2, 0.5)]).kept(), [kept])
+            self.assertEqual([lane.room(live, budget) for budget in range(6)], {4: [1, 1, 1, 1, 3, 5], 0: [2, 2, 2, 2, 4, 5]}[kept[0]])
+        lane = oracles.ChunkKv(trace, 0, sinks=1, chunk=2, scores="mine")
+        close(self, lane.score(live)[:2], [.05, .05])
+        self.assertEqual(lane.forced(live).tolist(), [True, True, False, False, False])
+
     def test_surprise_of_two_turns(self):
         """2.0 .5 1.5, then 1.6 1.0: decayed 1.8 .45 1.35; two are put first, and one is the most recent."""
         turns = oracles.sir_llm([2.0, .5, 1.5, 1.6, 1.0], [3, 5], 3, 0, 2, 0.9, np.arange(5))
@@ -329,7 +379,7 @@ def an_event(decision, result):
 
 
 SPOILS = (another_entry, another_score, another_share, a_turn, an_event)
-AT_ONCE = {name for name, one in SYSTEMS.items() if name != "locret" and not issubclass(one, systems_test.Stepped)}
+AT_ONCE = {name for name, one in SYSTEMS.items() if name != "locret" and not getattr(one, "steps", ())}
 WITHOUT = {another_share: set(SYSTEMS) - {"pyramid_kv", "lu_kv"}, a_turn: set(SYSTEMS) - {"sir_llm"}, an_event: AT_ONCE}  # no result of theirs has it
 
 

@@ -107,7 +107,7 @@ class Spec(admission_test.Admission):
             ("evict: cake(window=32, gamma=200) | budget(1024, by=moments, tau1=1.6, tau2=0.4) | when(layer)", "cake"),
             ("evict: external(name=x) | critical(first=0.5, epsilon=0.0001) | budget(512)", "critical"),
             ("evict: external(name=x) | reduce_lanes(layer, sum) | blocks(20, mean) | budget(512)", "blocks"),
-            ("evict: tri_attention | prompt | budget(4096) | over_budget(127)", "tri_attention"),
+            ("evict: tri_attention | prompt | budget(4096) | over_budget(127)", "prompt_end"),
             ("evict: lu_kv | budget(12)", "lu_kv.scores"),
         ):
             done = self.run_spec(spec)

@@ -41,10 +41,12 @@ class Page(Runs):
             stored[f"page_gate.{name}"] = ("F32", dice.uniform(0, 1, (3, 2, -(-ENTRIES // page))).astype(np.float32))
         stored["table.heads"] = ("F32", np.array([[0, 1], [1, 0], [0, 0]], np.float32))
         stored["table.q_filters"] = ("F32", dice.normal(0, 1, (3, 2, 8)).astype(np.float32))
+        stored["query_model.mean"] = ("F32", dice.normal(0, 1, (3, 4, 8)).astype(np.float32))
+        stored["query_model.radius"] = ("F32", dice.uniform(1, 2, (3, 4, 4)).astype(np.float32))
         stored["query_rows"] = ("F32", dice.normal(0, 1, (3, 4, 8, 8)).astype(np.float32))
         stored["query_positions"] = ("I32", np.arange(ENTRIES, ENTRIES + 8, dtype=np.int32))
         stored["stale_begin"], stored["stale_end"] = ("I32", np.array([100], np.int32)), ("I32", np.array([300], np.int32))
-        self.write(trace)
+        self.write(trace, {"rope_theta": "10000.0"})
 
     def test_every_row_has_a_spec_that_runs(self):
         names = set(listed())

@@ -143,7 +143,7 @@ def small(seed, entries, heads=(2, 2), layers=3, dtype="F32", **more):
 
 def how_much(budget, ratio, sinks=0, recent=0):
     """The options that say what may be kept, and what is forced besides."""
-    limit = ("--ratio", ratio) if ratio is not None else ("--budget", budget)
+    limit = ("--ratio", ratio) if ratio is not None else ("--budget", budget) if budget is not None else ()
     return (*limit, *(("--sinks", sinks) if sinks else ()), *(("--recent", recent) if recent else ()))
 
 
@@ -415,11 +415,13 @@ class Stepped(System):
     """Systems that decide while a lane grows.
 
     `lane` is the oracle's class of their lanes, and `steps` are (seed, entries, prefill, budget, slack, fields): seeds without near ties.
+    Of the fields, `tail` is the option --recent, and `sinks` that of its name.
     """
-    lane, slack, size, steps = None, 0, 0.0, ()
+    lane, slack, size, steps, layers = None, 0, 0.0, (), False  # whether they decide for layers
 
     def lanes(self, trace, sinks=0, tail=0, **fields):
-        return [self.lane(trace, *lane, sinks, tail, **fields) for lane in trace.lanes()]
+        lanes = [(layer, None) for layer in range(trace.layers)] if self.layers else trace.lanes()
+        return [self.lane(trace, *lane, sinks, tail, **fields) for lane in lanes]
 
     def same_in_parts(self, trace, budget, ends, *mode, slack=None, sinks=0, tail=0, **fields):
         """A decision after each part: `mode` and `ends` say which."""
@@ -428,8 +430,9 @@ class Stepped(System):
         with self.subTest(n=trace.n, budget=budget, mode=mode, slack=slack, sinks=sinks, tail=tail, **fields):
             self.assertGreater(min(gap for *_, gap in made), NEAR / 2, "a near tie: choose another seed")
             self.assertGreater(min(one.margin for one in lanes), NEAR / 2, "near a threshold: choose another seed")
-            decision = Decision(np.zeros((len(lanes), trace.n)), np.zeros((len(lanes), trace.n), bool), [budget] * len(lanes))
+            decision = Decision(np.zeros((len(lanes), trace.n)), np.zeros((len(lanes), trace.n), bool), [len(kept) for kept, *_ in made])
             decision.live, decision.size, decision.fixed = np.zeros((len(lanes), trace.n), bool), self.size, [kept for kept, *_ in made]
+            decision.copies = len(trace.lanes()) // len(lanes)
             for s, (_, _, there, forced, scores, _) in enumerate(made):
                 decision.live[s][there], decision.forced[s][there], decision.scores[s][there] = True, forced, scores
             decision.events = sorted((t, s, j) for s, (_, events, *_) in enumerate(made) for t, j in events)
@@ -463,26 +466,28 @@ class Prompted(Stepped):
         for one in lanes:
             one.observe(live, live)
         with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, tail=tail, **fields):
-            allowed = budget_of(trace.n, budget, ratio)
-            decision = Decision([one.score(live) for one in lanes], [one.forced(live) for one in lanes], [allowed] * len(lanes))
+            forced, allowed = [one.forced(live) for one in lanes], budget_of(trace.n, budget, ratio)
+            kept = [int(forced[s].sum()) + one.room(live, allowed, ratio) for s, one in enumerate(lanes)]
+            decision = Decision([one.score(live) for one in lanes], forced, kept)
             self.assertGreater(min(one.margin for one in lanes), NEAR / 2, "near a threshold: choose another seed")
-            decision.size = self.size
+            decision.size, decision.copies = self.size, len(trace.lanes()) // len(lanes)
             self.decides(decision, *how_much(budget, ratio, sinks, tail), **fields)
 
     def test_a_prompt_in_every_group_and_type(self):
         for seed, heads in enumerate((*GROUPS, (4, 4))):
             trace = self.given(small(self.seed + seed, (200, 97, 64, 33)[seed], heads, dtype=("F32", "F16", "BF16", "F64")[seed], gap=3 * (seed % 2)))
-            for budget in (0, 1, 8, 30, trace.n - 1, trace.n, trace.n + 7):
-                self.same(trace, budget)
-            for ratio in (0.0, 0.34, 0.9, 1.0):
-                self.same(trace, ratio=ratio)
-            self.same(trace, 20, sinks=4)
-            self.same(trace, 25, sinks=3, tail=12)
+            self.same_sizes(trace)
+
+    def same_sizes(self, trace):
+        for budget in (0, 1, 8, 30, trace.n - 1, trace.n, trace.n + 7):
+            self.same(trace, budget)
+        for ratio in (0.0, 0.34, 0.9, 1.0):
+            self.same(trace, ratio=ratio)
+        self.same(trace, 20, sinks=4)
+        self.same(trace, 25, sinks=3, tail=12)
 
     def test_one_entry(self):
-        trace = self.given(small(9, 1))
-        for budget in (0, 1):
-            self.same(trace, budget)
+        self.same_sizes(self.given(small(9, 1)))
 
 
 class Keydiff(Prompted):
@@ -502,20 +507,20 @@ class Keydiff(Prompted):
 
 
 class OfAModel:
-    """Of systems that observe rows; `model` is (seed, budget, prefill, slack) of a trace of 64 entries."""
+    """Of systems that observe rows; `model` is (seed, budget, prefill, slack, fields) of a trace of 64 entries."""
 
     def test_a_model_of_its_own(self):
-        seed, budget, prefill, slack = self.model
+        seed, budget, prefill, slack, fields = self.model
         for says in ({"scale": 0.3, "cap": 4.0}, {"sinks": "F32"}):
             trace = small(seed, 64, (8, 2), layers=2)
             self.write(trace, trace.model_says(8, **says))
             if isinstance(self, Prompted):
-                self.same(trace, budget)
-            self.same_in_steps(trace, budget, prefill, slack)
+                self.same(trace, budget, **fields)
+            self.same_in_steps(trace, budget, prefill, slack, **fields)
 
 
 class RKv(OfAModel, Prompted):
-    policy, lane, slack, size, seed, model = "r_kv", oracles.RKv, 127, 1e-2, 3, (30, 30, 40, 8)
+    policy, lane, slack, size, seed, model = "r_kv", oracles.RKv, 127, 1e-2, 3, (30, 30, 40, 8, {})
     steps = ((20, 48, 20, 16, 5, {}), (21, 30, 0, 12, 0, {"window": 4, "pool": "none", "lambda": 0.5}), (22, 40, 38, 20, 0, {"sinks": 2}),
              (23, 200, 150, 40, None, {}), (24, 30, 20, 5, 0, {}))
 
@@ -626,7 +631,7 @@ class TriAttention(Prompted):
 
 
 class Scissorhands(OfAModel, Prompted):
-    policy, lane, model = "scissorhands", oracles.Scissorhands, (30, 40, 40, 2)
+    policy, lane, model = "scissorhands", oracles.Scissorhands, (30, 40, 40, 2, {})
     steps = ((20, 80, 50, 40, None, {}), (21, 40, 0, 10, 0, {"history": 8, "recent": 4}), (22, 40, 30, 20, 3, {"history": 12, "recent": 5, "sinks": 2, "group": "mean"}),
              (23, 40, 39, 10, 0, {"history": 100, "recent": 0}), (24, 48, 8, 20, 7, {"history": 1, "recent": 3}), (25, 60, 20, 20, 0, {"recent": 8}))
 
@@ -640,6 +645,134 @@ class Scissorhands(OfAModel, Prompted):
         trace = self.given(small(11, 60, (8, 2)))
         self.same(trace, 40, history=10, recent=4, group="max")
         self.same_in_steps(trace, 30, 50, 0, history=10, recent=4, group="max")
+
+
+class LazyEviction(OfAModel, Stepped):
+    """Scores below `size` are too small for a float."""
+    policy, lane, size, model = "lazy_eviction", oracles.LazyEviction, 1e-25, (30, 40, 40, None, {})
+    steps = ((21, 160, 50, 40, None, {}), (21, 61, 0, 12, None, {"window": 8, "combine": "sum"}), (22, 64, 40, 16, None, {"window": 8, "alpha": 0.03, "sinks": 2}),
+             (23, 93, 92, 50, None, {"group": "max", "alpha": 0.1}), (25, 64, 32, 40, None, {"window": 16, "tail": 20}), (25, 61, 5, 6, None, {"window": 8}),
+             (26, 48, 20, 10, None, {"window": 1, "alpha": 0.02, "group": "sum"}), (27, 77, 40, 20, None, {"window": 8}), (28, 31, 8, 4, None, {"window": 32}))
+
+    def test_rows_that_look_at_all_and_at_nothing(self):
+        trace = self.given(small(30, 40, (8, 2), layers=2))
+        self.same_in_steps(trace, 15, 16, None, window=8, alpha=1e-30)  # all are equal
+        self.assertEqual(self.expected.fixed[0], [*range(7), *range(32, 40)])
+        self.same_in_steps(trace, 15, 16, None, window=8, alpha=0.999)  # the newest wait the shortest
+        self.assertEqual(self.expected.fixed[0], list(range(25, 40)))
+
+
+class KeysValues(OfAModel, Prompted):
+    policy, lane, model = "keys_values", oracles.KeysValues, (30, 30, 40, 2, {})
+    steps = ((20, 60, 40, 24, None, {}), (21, 40, 0, 10, 0, {"by_age": True}), (22, 40, 30, 20, 3, {"values": True, "sinks": 2, "group": "mean"}),
+             (23, 40, 39, 10, 0, {"grace": 4, "values": True, "by_age": True}), (24, 48, 8, 20, 7, {"grace": 3, "tail": 2}),
+             (25, 40, 20, 20, 0, {"values": True}))
+
+    def test_fields(self):
+        trace = self.given(small(10, 90, (8, 2), gap=7))
+        for values in (False, True):
+            for by_age in (False, True):
+                for grace, group in ((0, "sum"), (8, "mean"), (100, "sum")):
+                    self.same(trace, 40, values=values, by_age=by_age, grace=grace, group=group)
+
+    def test_the_largest_of_a_group(self):
+        """Of each row."""
+        trace = self.given(small(11, 60, (8, 2)))
+        self.same(trace, 40, group="max")
+        self.same(trace, 40, group="max", values=True)
+
+    def test_values_of_zeros(self):
+        trace = small(12, 40, (8, 2))
+        trace.values[:, :, 3:9] = trace.values[1] = 0
+        put(trace, "values", trace.values)
+        self.same(self.given(trace), 20, values=True)
+
+    def test_values_are_read_where_they_count(self):
+        trace = small(13, 40, (8, 2))
+        self.write(trace, without=("values",))
+        self.same(trace, 20, by_age=True)
+        self.refused("values", "--policy", self.policy, "--budget", 20, values=True)
+
+
+class NeuralGc(OfAModel, Prompted):
+    policy, lane, layers, model = "neural_gc", oracles.NeuralGc, True, (30, None, 40, None, {"block": 4, "every": 16})
+    steps = ((20, 256, 100, None, None, {}), (21, 69, 0, None, None, {"block": 4, "every": 8}), (22, 64, 24, None, None, {"block": 3, "every": 8, "drop": 0.3}),
+             (23, 61, 60, None, None, {"block": 8, "every": 16, "window": 1}), (24, 70, 32, None, None, {"block": 5, "every": 10, "drop": 1, "window": 20}),
+             (25, 61, 16, None, None, {"block": 1, "every": 4, "window": 2, "drop": 0.7}), (26, 48, 20, None, None, {"block": 4, "every": 12, "drop": 0}))
+
+    def same_sizes(self, trace):
+        self.same(trace)
+        for block, window, drop in ((1, 5, 0.5), (4, 1, 0.5), (7, 5, 0.25), (16, 40, 0.9), (16, 5, 1), (8, 5, 0), (200, 5, 0.5)):
+            self.same(trace, block=block, window=window, drop=drop)
+
+    def test_parts_that_are_whole(self):
+        trace = self.given(small(10, 61, (8, 2)))
+        for drop in (0.1, 0.3, 0.7, 0.29, 0.9):  # of 10 blocks beside the last
+            self.same(trace, block=6, drop=drop)
+
+    def test_entries_that_are_forced_besides(self):
+        trace = self.given(small(11, 64, (8, 2)))
+        for sinks, tail in ((1, 0), (6, 0), (0, 9), (5, 12)):
+            self.same(trace, sinks=sinks, tail=tail, block=4)
+
+    def test_a_budget_is_refused(self):
+        self.given(small(12, 64))
+        for more in (("--budget", 10), ("--ratio", 0.5)):
+            self.refused(f"{more[0]} = {more[1]}", "--policy", self.policy, *more)
+
+
+class ChunkKv(Prompted):
+    policy, lane, layers = "chunk_kv", oracles.ChunkKv, True
+
+    def test_chunks_and_windows(self):
+        for seed, n in enumerate((100, 97, 61)):
+            trace = self.given(small(10 + seed, n, GROUPS[seed]))
+            for chunk, window, pool in ((8, 8, "avg:5"), (7, 1, "none"), (1, 4, "max:3"), (10, 2, "avg:3"), (n, 8, "avg:5"),
+                                        (n + 1, 8, "none"), (200, 32, "avg:5")):
+                for budget in (0, 7, 25, 30, 40, n - 1, n):
+                    self.same(trace, budget, chunk=chunk, window=window, pool=pool)
+                for ratio in (0.1, 0.5, 0.75, 1.0):
+                    self.same(trace, ratio=ratio, chunk=chunk, window=window, pool=pool)
+
+    def test_entries_that_are_forced_besides(self):
+        trace = self.given(small(20, 90, (8, 2)))
+        for sinks, tail in ((1, 0), (9, 0), (0, 20), (3, 11)):
+            self.same(trace, 50, sinks=sinks, tail=tail, chunk=6, window=8)
+            self.same(trace, 20, sinks=sinks, tail=tail, chunk=100, window=8)
+
+    def test_a_window_of_all_entries_scores_nothing(self):
+        for n in (1, 20, 32):
+            trace = self.given(small(21, n))
+            for budget in (0, n - 1, n):
+                self.same(trace, budget)
+                self.same(trace, budget, chunk=4)
+
+    def test_a_model_of_its_own_scale_cap_and_sinks(self):
+        trace = small(22, 90, (8, 2))
+        self.write(trace, trace.model_says(8, 0.3, 4.0, "F32"))
+        self.same(trace, 50, chunk=5)
+
+    def test_rows_that_are_recent_only(self):
+        trace = small(23, 90, (8, 2))
+        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -40:]))
+        self.write(trace, without=("queries",))
+        self.same(trace, 50, chunk=5)
+
+    def test_scores_that_are_given(self):
+        """They force nothing; many chunks of the first two traces are equal."""
+        for seed, (shape, steps) in enumerate((((3, 2, 60), 4), ((60,), 4), ((3, 2, 60), None))):
+            trace, dice = small(30 + seed, 60, (8, 2)), np.random.default_rng(seed)
+            trace.given = put(trace, "external.mine", dice.integers(1, steps, shape) / 4 if steps else dice.uniform(0.5, 4, shape))
+            self.write(trace, without=("queries",))
+            for chunk in (1, 4, 6, 60, 61) if steps else (1, 7, 11, 59):
+                for budget in (0, 3, 14, 30, 59, 60):
+                    self.same(trace, budget, chunk=chunk, scores="mine")
+                self.same(trace, ratio=0.5, chunk=chunk, scores="mine")
+            self.same(trace, 30, sinks=3, tail=5, chunk=4, scores="mine")
+
+    def test_given_scores_that_are_missing(self):
+        self.write(small(33, 60))
+        self.refused("external.mine", "--policy", self.policy, "--budget", 20, scores="mine")
 
 
 class FastKvzip(System):
@@ -1205,7 +1338,8 @@ class SideQuest(System):
 SYSTEMS = {"pyramid_kv": PyramidKv, "observed_attention": ObservedAttention, "keydiff": Keydiff, "lookahead_kv": LookaheadKv, "dapq": Dapq,
            "fast_kvzip": FastKvzip, "nacl": Nacl, "sir_llm": SirLlm, "lu_kv": LuKv, "locret": Locret,
            "kvzap": KvZap, "attention_gate": AttentionGate, "side_quest": SideQuest,
-           "r_kv": RKv, "q_filters": QFilters, "tri_attention": TriAttention, "scissorhands": Scissorhands}
+           "r_kv": RKv, "q_filters": QFilters, "tri_attention": TriAttention, "scissorhands": Scissorhands,
+           "lazy_eviction": LazyEviction, "keys_values": KeysValues, "neural_gc": NeuralGc, "chunk_kv": ChunkKv}
 
 
 # What each is besides its decisions: fields and defaults, modes, what it decides for, a tensor it cannot do without, values it refuses
@@ -1229,6 +1363,10 @@ CONTRACTS = {
     "tri_attention": ("aggregate=mean normalise=z group=max offsets=17", "prefill decode turns chunks", "lane", "query_model.mean",
                       "aggregate=sum normalise=rank group=median offsets=0"),
     "scissorhands": ("history=32 recent=32 group=sum", "prefill decode turns chunks", "lane", "queries", "history=-1 recent=-1 group=median"),
+    "lazy_eviction": ("alpha=0.01 window=32 combine=product group=mean", "decode", "lane", "queries", "alpha=nan window=0 window=-1 combine=max group=median"),
+    "keys_values": ("grace=0 values=false by_age=false group=sum", "prefill decode turns chunks", "lane", "queries", "grace=-1 values=perhaps by_age=perhaps group=median"),
+    "neural_gc": ("block=32 window=5 every=256 drop=0.5", "prefill decode", "layer", "queries", "block=0 window=-1 every=0 drop=1.5 drop=-0.5"),
+    "chunk_kv": ("chunk=20 window=32 pool=avg:5 scores=", "prefill", "layer", "queries", "chunk=0 window=-1 pool=max:2"),
 }
 
 
@@ -1253,7 +1391,9 @@ class Contract(System):
         trace.stored["turn_end"] = ("I32", np.array([20, 40], np.int32))
         trace.stored["stale_begin"] = trace.stored["stale_end"] = ("I32", np.array([4], np.int32))
         self.write(trace, {"rope_theta": "10000"}, without=without)
-        self.budget = {"kvzap": (), "attention_gate": (), "side_quest": (), "lu_kv": ("--ratio", 0.5, "--set", "scores=mine")}.get(self.system, ("--budget", 20))
+        none = dict.fromkeys(("kvzap", "attention_gate", "side_quest", "neural_gc"), ())
+        self.budget = {**none, "lu_kv": ("--ratio", 0.5, "--set", "scores=mine")}.get(self.system, ("--budget", 20))
+        self.mode = ("--mode", "decode", "--prefill", 20) if "prefill" not in CONTRACTS[self.system][1].split() else ()
 
     def test_fields_defaults_modes_and_what_it_decides_for(self):
         known = listed()
@@ -1267,7 +1407,7 @@ class Contract(System):
     def test_a_tensor_that_is_missing_is_named(self):
         needed = CONTRACTS[self.system][3]
         self.a_trace((needed,))
-        self.refused(needed, *self.budget)
+        self.refused(needed, *self.budget, *self.mode)
         if self.system == "lu_kv":
             self.a_trace(("external.mine",))
             self.refused("external.mine", *self.budget)
@@ -1278,12 +1418,12 @@ class Contract(System):
     def test_values_it_refuses(self):
         self.a_trace()
         for one in CONTRACTS[self.system][4].split():
-            self.refused(one.partition("=")[0], *self.budget, "--set", one)
-        self.refused("windw", *self.budget, "--set", "windw=3")
+            self.refused(one.partition("=")[0], *self.budget, *self.mode, "--set", one)
+        self.refused("windw", *self.budget, *self.mode, "--set", "windw=3")
 
     def test_modes_it_has_not(self):
         self.a_trace()
-        for mode, more in (("decode", ("--prefill", 20)), ("turns", ()), ("chunks", ("--chunk", 8)), ("select", ())):
+        for mode, more in (("prefill", ()), ("decode", ("--prefill", 20)), ("turns", ()), ("chunks", ("--chunk", 8)), ("select", ())):
             if mode not in CONTRACTS[self.system][1].split():
                 self.refused(mode, *self.budget, "--mode", mode, *more)
 

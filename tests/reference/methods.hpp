@@ -161,6 +161,54 @@ inline row r_kv_scores(lane_attention const& lane, r_kv_options const& options) 
   return result;
 }
 
+// --- TriAttention ----------------------------------------------------------------------------------------------------
+
+/// TriAttention of one query head: what a query of that mean draws from keys at distances 1, 2, 4, ... from `now`, by
+/// the authors' sum of cosines, from keys as they were before RoPE. Pairs are (f, f + D / 2), and turn by turns[f].
+struct tri_attention_head {
+  row mean;    ///< [D], before RoPE
+  row radius;  ///< [D / 2]
+  row turns;   ///< [D / 2] radians a position
+  int offsets = 17;
+  bool highest = false;  ///< over distances; else their mean
+
+  [[nodiscard]] double score(row const& key_before_rope, double position, double now) const {
+    std::size_t const pairs = turns.size();
+    double sum = 0, most = -infinity, extra = 0;
+    for (int i = 0; i < offsets; ++i) {
+      double one = 0;
+      for (std::size_t f = 0; f < pairs; ++f) {
+        double const q = std::hypot(mean[f], mean[f + pairs]),
+                     k = std::hypot(key_before_rope[f], key_before_rope[f + pairs]);
+        double const apart =
+            std::atan2(mean[f + pairs], mean[f]) - std::atan2(key_before_rope[f + pairs], key_before_rope[f]);
+        one += q * k * std::cos((now - position + std::ldexp(1.0, i)) * turns[f] + apart);
+      }
+      sum += one, most = std::max(most, one);
+    }
+    for (std::size_t f = 0; f < pairs; ++f) {
+      double const k = std::hypot(key_before_rope[f], key_before_rope[f + pairs]);
+      extra += (radius[f] - std::hypot(mean[f], mean[f + pairs])) * k;
+    }
+    return (highest ? most : sum / offsets) + extra;
+  }
+};
+
+/// x - mean over the deviation, of those that count; the others are -inf.
+inline row z_scores(row values, flags const& left_out) {
+  double sum = 0, squares = 0, count = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!left_out[i]) sum += values[i], ++count;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!left_out[i]) squares += (values[i] - sum / count) * (values[i] - sum / count);
+  }
+  double const deviation = std::max(1e-6, std::sqrt(squares / count));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = left_out[i] ? -infinity : (values[i] - sum / count) / deviation;
+  return values;
+}
+
 // --- TOVA ------------------------------------------------------------------------------------------------------------
 
 /// TOVA: one keep set for all lanes of a layer. The score is the mean over *all* query heads of the last row's

@@ -26,6 +26,14 @@ class folded {
   std::uint64_t bits_ = 0xCBF29CE484222325u;
 };
 
+/// True where the recorded bits of sums of products were recorded: compilers for other processors, such as 64-bit ARM,
+/// fuse a product and a sum of the portable kernels into one operation, and so round once.
+#if defined(__x86_64__)
+inline constexpr bool has_recorded_sums = true;
+#else
+inline constexpr bool has_recorded_sums = false;
+#endif
+
 /// Bytes of rows of any element: every exponent, denormal numbers, and rarely infinities and NaN. Finite ones are below
 /// 2 and not near zero.
 inline std::vector<std::byte> any_rows(dice& random, kvpolicy::codec element, std::size_t numbers, bool finite) {

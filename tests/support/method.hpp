@@ -9,6 +9,10 @@
 //     static int last(scorer const&);                                     // how many of the last entries are forced
 //     static constexpr refusal refusals[] = {{spec, error}, ...};         // parameters out of range
 //     static void worked();                                               // its worked numbers
+//                                              or of (scorer, lane, forced) for a scorer that ranks candidates;
+//                                              empty: rounding decides
+//     static constexpr double size;                                       // of numbers that cancel in scores; else 1
+//     static kv::rope turns(scorer const&);                               // how keys turn, if that counts
 //     static kv::registry known();                                        // if its specs name a table
 //   };
 #pragma once
@@ -42,6 +46,18 @@ struct refusal {
 class told_lanes {
  public:
   static constexpr int lanes = 4, dims = 4, group = 2;
+
+  /// What is known of the model's queries: a mean for each query head, and lengths of its pairs.
+  static inline float const query_mean[lanes * group][dims] = {
+      {1, -0.3f, 0.5f, 0.8f}, {0, 2, -1, 0},        {3, 0, 0, 1}, {-1, -1, 1, 1},
+      {0, 0, 0, 0},           {0.5f, 0.25f, 4, -2}, {1, 1, 1, 1}, {-2, 0.5f, 0, 3}};
+  static inline float const query_radius[lanes * group][dims / 2] = {{1.3f, 1}, {1, 2.5f}, {3, 1},    {2, 2},
+                                                                     {1, 0.5f}, {5, 2.5f}, {1.5f, 4}, {2, 3.25f}};
+  static kv::query_model profile(kv::rope const& turns) {
+    kv::query_model made{.mean = one_row(query_mean[0], dims), .radius = one_row(query_radius[0], dims / 2)};
+    made.rope = turns;
+    return made;
+  }
 
   explicit told_lanes(int bound)
       : bound_(bound), position_(as_size(lanes * bound)), keys_(as_size(lanes * bound * dims)), values_(keys_) {
@@ -91,7 +107,7 @@ class told_lanes {
   template <class Policy>
   void decide(Policy const& policy, kv::state<kv::host_executor>& state, kv::plan<kv::host_executor>& into) {
     kv::cache const now = view();
-    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now)}, state, into);
+    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), profile(turns)}, state, into);
   }
 
   kv::cache view() {
@@ -100,9 +116,20 @@ class told_lanes {
   }
 
   kv::host_executor exec{2};
+  kv::rope turns{};
   std::vector<told_of_lane> told;
 
  private:
+  static kv::query_view one_row(float const* from, int width) {
+    kv::query_view made;
+    made.base = reinterpret_cast<std::byte const*>(from);
+    made.dims = width;
+    made.head = std::int64_t{4} * width;
+    made.layer = made.head * lanes / 2 * group;
+    made.heads = 2 * group;
+    made.rows = 1;
+    return made;
+  }
   static kv::entry_numbers numbers(std::vector<float> const& of, int tokens) {
     return {.base = reinterpret_cast<std::byte const*>(of.data()),
             .layer = std::int64_t{8} * tokens,

@@ -20,9 +20,10 @@ struct scorer_info {
   std::vector<std::string> needs;  ///< the names of the signals that it reads
   granularity decides = granularity::lane;
   phase when = phase::step;
-  bool prompts_only = false;  ///< it decides once, at the end of a prompt
-  bool reads_rows = false;    ///< its field `table` names rows of heads
-  int slack = 0;              ///< of its published settings: entries beyond the budget with which it waits
+  bool prompts_only = false;   ///< it decides once, at the end of a prompt
+  bool reads_rows = false;     ///< its field `table` names rows of heads
+  bool keeps_prompts = false;  ///< its published settings protect the prompt
+  int slack = 0;               ///< of its published settings: entries beyond the budget with which it waits
 };
 
 namespace detail {
@@ -121,6 +122,7 @@ class registered_parts {
     made.when = facts_of(defaults).when;
     if constexpr (requires { Score::prompts_only; }) made.prompts_only = Score::prompts_only;
     made.reads_rows = detail::reads_rows<Score>;
+    if constexpr (requires { Score::keeps_prompts; }) made.keeps_prompts = Score::keeps_prompts;
     if constexpr (requires { Score::slack; }) made.slack = Score::slack;
     return made;
   }

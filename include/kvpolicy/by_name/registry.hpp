@@ -23,6 +23,7 @@
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
+#include <kvpolicy/scorers/tri_attention.hpp>
 #include <kvpolicy/scorers/trim_kv.hpp>
 #include <kvpolicy/scorers/write_gate.hpp>
 
@@ -45,7 +46,7 @@ template <executor Executor = host_executor>
       .add(external{});
   all.add(intent_kv{}).add(trim_kv{}).add(observed_attention{}).add(carried{});
   all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{});
-  all.add(not_stale{}).add(db_trim_kv{}).add(keydiff{}).add(r_kv{}).add(q_filters{});
+  all.add(not_stale{}).add(db_trim_kv{}).add(keydiff{}).add(r_kv{}).add(q_filters{}).add(tri_attention{});
   all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
   all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{});
   all.add_to_admissions(write_gate{}).add_to_admissions(head_table{}).add(quest{}).add(page_gates{});

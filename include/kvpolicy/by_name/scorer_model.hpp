@@ -17,11 +17,13 @@
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/feature_sums.hpp>
 #include <kvpolicy/ops/host/fold.hpp>
+#include <kvpolicy/ops/host/future_queries.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/mean_row.hpp>
 #include <kvpolicy/ops/host/normalise.hpp>
+#include <kvpolicy/ops/host/pair_norms.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
 #include <kvpolicy/ops/host/redundancy.hpp>
 #include <kvpolicy/ops/host/residual.hpp>

@@ -6,6 +6,19 @@
 #include <kvpolicy/ops/rule.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
+namespace KVPOLICY_NAMESPACE {
+
+/// A function for `map`: 0 for the entries that compete, and -inf for those whose score in a table is -inf.
+struct competing {
+  by_lane<float> scores;
+  KVPOLICY_HD float operator()(float, entry at) const {
+    float const none = detail::same_bits<float>(0xFF800000u);
+    return scores.row(at.lane)[at.ordinal] == none ? none : 0.0f;
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE
+
 namespace KVPOLICY_NAMESPACE::ops {
 
 /// `map(exec, scores, f)`: scores[e] = f(scores[e], entry e) for every committed entry of every segment.

@@ -24,6 +24,11 @@ struct multiplied {
   KVPOLICY_HD float operator()(float old, float now) const { return old * now; }
 };
 
+/// A function for `combine`: returns the sum of the old and the new value.
+struct added {
+  KVPOLICY_HD float operator()(float old, float now) const { return old + now; }
+};
+
 namespace detail {
 
 /// A function for `combine`: returns the new value negated, unless an old one was recorded.

@@ -124,6 +124,7 @@ TEST_SUITE("ops/golden/heads") {
                                        {0xDB86F1C8321AAD1Au, 0xE291B9BA1824D755u},
                                        {0x39DDB4A882363E95u, 0xB07976B51C9C5924u}};
     for_each_isa([&](kv::isa level) {
+      if (!has_recorded_sums) return;
       auto const& expected = before[static_cast<int>(std::min(level, kv::isa::avx512))];
       CHECK(of_gates(level) == expected[0]);
       CHECK(of_heads(level) == expected[1]);

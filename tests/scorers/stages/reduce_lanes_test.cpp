@@ -52,6 +52,37 @@ void lowers(mock_cache& cache, mock_queries& queries, Score const& score, LaneSc
   }
 }
 
+/// Knorm's scores, by way of memory of the plan.
+struct aside {
+  using needs = kv::needs<kv::keys>;
+  static constexpr kv::granularity decides = kv::granularity::lane;
+  [[nodiscard]] static int spare_rows(kv::lanes const& batch, kv::shape const&) { return batch.size(); }
+  void score(auto& exec, auto const& in, kv::score_view const& out) const {
+    auto const made = kv::contiguous_scores(out.lanes, kv::granularity::lane, out.spare, out.lanes.capacity);
+    kv::ops::row_norm(exec, in.template get<kv::keys>(), kv::negated{}, made);
+    for (int i = 0; i < out.segments(); ++i) std::copy_n(made.row(i), out.lanes.capacity, out.row(i));
+  }
+  friend bool operator==(aside const&, aside const&) = default;
+};
+
+/// The score of an entry that competes is the number of those before it that do.
+struct ranked_candidates {
+  using needs = kv::needs<kv::keys>;
+  static constexpr auto name = "ranked_candidates";
+  static constexpr auto fields() { return kv::make_fields(); }
+  static constexpr kv::granularity decides = kv::granularity::lane;
+  static constexpr bool ranks_candidates = true;
+  void score(auto&, auto const&, kv::score_view const& out) const {
+    for (int i = 0; i < out.segments(); ++i) {
+      float before = 0;
+      for (int e = 0; e < out.lanes.committed(out.lane_of(i)); ++e) {
+        if (!std::isinf(out.row(i)[e])) out.row(i)[e] = before++;
+      }
+    }
+  }
+  friend bool operator==(ranked_candidates const&, ranked_candidates const&) = default;
+};
+
 /// One score for every lane and position, by the position and the lane alone.
 struct of_place {
   static float at(kv::lane this_lane, int position) {
@@ -97,6 +128,14 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
       filled_cache cache(even_batch());
       mock_queries queries(cache, kv::codec::f32, 0, 1);
       lowers(cache, queries, kv::knorm{}, [&](int lane) {
+        kv::lane const this_lane = cache.lane_at(lane);
+        return reference::knorm_scores(cache.rows(of::keys, this_lane, cache.committed(this_lane)));
+      });
+    });
+    holds("a score that is made in the memory of the plan", [] {
+      filled_cache cache(even_batch());
+      mock_queries queries(cache, kv::codec::f32, 0, 1);
+      lowers(cache, queries, aside{}, [&](int lane) {
         kv::lane const this_lane = cache.lane_at(lane);
         return reference::knorm_scores(cache.rows(of::keys, this_lane, cache.committed(this_lane)));
       });
@@ -158,6 +197,22 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
     auto [state, plan] = state_and_plan(exec, policy, cache.view());
     CHECK_THROWS_AS(kv::decide(exec, policy, kv::signals{cache.lanes()}, state, plan), kv::invalid_argument);
     CHECK(plan.keep().indices == nullptr);
+  }
+
+  TEST_CASE("a scorer that ranks candidates is told which they are, lane by lane") {
+    mock_cache cache(
+        {.model = {.layers = 3, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .bound = 12, .shared_entries = true});
+    std::vector<int> every;
+    for (int e = 0; e < 12; ++e) every.push_back(e);
+    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), every);
+    kv::eviction const policy{.score = kv::reduce_lanes{.score_of = ranked_candidates{}, .how = kv::reduction::sum},
+                              .protect = kv::safe{2, 3},
+                              .budget = kv::per_lane{7}};
+    kv::host_executor exec;
+    auto [state, plan] = state_and_plan(exec, policy, cache.view());
+    kv::decide(exec, policy, kv::signals{cache.lanes(), kv::keys_of(cache.view())}, state, plan);
+    CHECK(listed(plan.keep(), 0) == std::vector<int>{0, 1, 7, 8, 9, 10, 11});
+    CHECK(plan.scores(cache.lanes()).row(0)[8] == 36);  // six lanes, in each of which 6 come before it
   }
 
   TEST_CASE("what makes no sense is refused: a reduction by order, and lowering to what is finer") {

@@ -21,6 +21,7 @@
 #include <kvpolicy/ops/cuda/fetched_keep.hpp>
 #include <kvpolicy/ops/cuda/fill_row.hpp>
 #include <kvpolicy/ops/cuda/fold.hpp>
+#include <kvpolicy/ops/cuda/future_queries.hpp>
 #include <kvpolicy/ops/cuda/gather_rows.hpp>
 #include <kvpolicy/ops/cuda/key_sums.hpp>
 #include <kvpolicy/ops/cuda/lists.hpp>
@@ -35,6 +36,7 @@
 #include <kvpolicy/ops/cuda/normalise.hpp>
 #include <kvpolicy/ops/cuda/page_bounds.hpp>
 #include <kvpolicy/ops/cuda/page_scores.hpp>
+#include <kvpolicy/ops/cuda/pair_norms.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>
 #include <kvpolicy/ops/cuda/redundancy.hpp>
 #include <kvpolicy/ops/cuda/rerotate.hpp>

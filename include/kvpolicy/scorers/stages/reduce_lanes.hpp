@@ -5,6 +5,7 @@
 #include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/fold.hpp>
+#include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/scorer_traits.hpp>
 
@@ -41,10 +42,6 @@ struct reduce_lanes {
   }
   void check(char const* call) const {
     expects(how != reduction::last, call, "reduce_lanes.how", "last", "lanes have no order");
-    bool const ranks = detail::facts_of(score_of).ranks_candidates;
-    expects(decides == score_of.decides || !ranks, call, "reduce_lanes.decides", to_string(decides), [&] {
-      return to_string(score_of) + " ranks the candidates of a " + to_string(granularity{score_of.decides});
-    });
     expects(decides >= score_of.decides, call, "reduce_lanes.decides", to_string(decides), [&] {
       return "the scorer decides by " + to_string(granularity{score_of.decides}) + " already, which is coarser";
     });
@@ -58,8 +55,9 @@ struct reduce_lanes {
   }
   /// If there is something to reduce, it needs the rows of one layer, otherwise those that `score_of` asks for.
   [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {
-    if (decides != score_of.decides) return batch.sequences * batch.heads;
-    return detail::spare_rows(score_of, batch, model);
+    if (decides == score_of.decides) return detail::spare_rows(score_of, batch, model);
+    lanes const one_layer = batch.layers_only(batch.layer_begin, batch.layer_begin + 1);
+    return one_layer.size() + detail::spare_rows(score_of, one_layer, model);
   }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
@@ -69,6 +67,8 @@ struct reduce_lanes {
       here.lanes = in.lanes.layers_only(layer, layer + 1);
       score_view part =
           contiguous_scores(out.lanes.layers_only(layer, layer + 1), score_of.decides, out.spare, out.lanes.capacity);
+      part.spare = out.spare + std::int64_t{part.segments()} * out.lanes.capacity;
+      if (detail::facts_of(score_of).ranks_candidates) ops::map(exec, part, competing{out.rows});
       score_of.score(exec, here, part);
       ops::fold(exec, part, step(out.lanes, layer), out);
     }
