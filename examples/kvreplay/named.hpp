@@ -208,16 +208,9 @@ struct policy_info {
   kv::granularity decides = kv::granularity::lane;
 };
 
-/// The tensor of a trace from which a signal is made.
-[[nodiscard]] inline std::string tensor_of(std::string const& signal) {
-  if (signal == "retention") return "log_beta";
-  if (signal == "carried_score") return "birth.NAME";
-  if (signal == "query_model") return "query_model.mean";
-  return signal == "external_queries" ? "query_rows" : signal;
-}
-
 /// The modes in which an eviction can be replayed.
 [[nodiscard]] inline std::vector<std::string> modes_of(kv::scorer_info const& one) {
+  if (one.decodes_only) return {"decode"};
   if (one.when == kv::phase::turn) return {"prefill", "turns"};
   if (one.when == kv::phase::chunk) return {"prefill", "chunks"};
   if (one.when == kv::phase::layer || one.prompts_only) return {"prefill", "layers"};
@@ -227,9 +220,8 @@ struct policy_info {
 [[nodiscard]] inline std::vector<policy_info> all_policies(options const& with) {
   std::vector<policy_info> all;
   for (kv::scorer_info const& one : known_parts(with).list()) {
-    all.push_back({one.name, one.fields, one.needs, modes_of(one), one.decides});
+    all.push_back({one.name, one.fields, one.tensors, modes_of(one), one.decides});
     if (one.name == locret_fields::name) all.back().fields = kv::list_fields(locret_fields{});
-    for (std::string& each : all.back().signals) each = tensor_of(each);
   }
   auto const add = [&](auto const& fields, std::vector<std::string> signals, std::vector<std::string> modes) {
     all.push_back({fields.name, kv::list_fields(fields), std::move(signals), std::move(modes), kv::granularity::lane});

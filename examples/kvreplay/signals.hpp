@@ -19,6 +19,7 @@ class offers {
       external_lse_.push_back(trace_.query_lse.value(i));
     }
     std::vector<std::string> const reads = policy.needs();
+    reads_queries_ = std::find(reads.begin(), reads.end(), kv::queries::name) != reads.end();
     bool const born = std::find(reads.begin(), reads.end(), kv::birth_score::name) != reads.end();
     if (born) birth_.read(of, policy.score.field_text("name").value_or(""));
     if (std::find(reads.begin(), reads.end(), kv::query_model::name) != reads.end()) check_query_model();
@@ -29,7 +30,7 @@ class offers {
   void look_at(kv::state<executor> const& state) {
     for (kv::recorded_column const& each : state.columns()) {
       if (each.about.extent == kv::column_extent::window_row) window_ = std::max(window_, each.about.units);
-      if (each.about.name == std::string("attention_mass")) every_row_ = true;
+      if (each.about.extent == kv::column_extent::lane_entry && reads_queries_) every_row_ = true;
       if (each.about.extent == kv::column_extent::session) span_ = true;
     }
   }
@@ -215,9 +216,10 @@ class offers {
   trace const& trace_;
   any_policy const& policy_;
   memory& memory_;
-  int window_ = 0;          ///< the number of last query rows that the policy needs
-  bool every_row_ = false;  ///< it needs all rows
-  bool span_ = false;       ///< it needs the rows of a turn's span
+  int window_ = 0;              ///< the number of last query rows that the policy needs
+  bool every_row_ = false;      ///< it needs all rows
+  bool reads_queries_ = false;  ///< a recorder of the policy reads the rows of every forward
+  bool span_ = false;           ///< it needs the rows of a turn's span
   std::vector<float> lse_;
   std::vector<float> lane_values_;
   kv::keys keys_;

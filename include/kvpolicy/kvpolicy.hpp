@@ -116,6 +116,7 @@
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/ops/host/units.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
+#include <kvpolicy/ops/host/visit_attention.hpp>
 #include <kvpolicy/ops/host/window_rows.hpp>
 #include <kvpolicy/ops/host/write_gates.hpp>
 #include <kvpolicy/parts/budget.hpp>
@@ -149,6 +150,7 @@
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/keydiff.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/lazy_eviction.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>
 #include <kvpolicy/scorers/q_filters.hpp>
@@ -156,6 +158,7 @@
 #include <kvpolicy/scorers/r_kv.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/recorded_knorm.hpp>
+#include <kvpolicy/scorers/scissorhands.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/stages/frozen.hpp>
 #include <kvpolicy/scorers/stages/put_first.hpp>

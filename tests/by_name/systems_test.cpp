@@ -127,7 +127,7 @@ std::string any_part(dice& random) {
     case 5:
       return random.one_of<std::string>({"frozen", "frozen(how=add)"});
     case 6:
-      return random.one_of<std::string>({"over_budget(7)", "over_total(40)", "full_buffer(3)", "at_even"});
+      return random.one_of<std::string>({"over_budget(7)", "over_total(40)", "full_buffer(3)", "every(3)", "at_even"});
     case 7:
       return random.one_of<std::string>({"at_least(0.5)", "at_least(0.5, false, false)", "lowest_one", "below(0.5)"});
     case 8:

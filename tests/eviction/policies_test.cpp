@@ -99,6 +99,38 @@ TEST_SUITE("eviction/policies") {
     CHECK(after(102, 101));
   }
 
+  TEST_CASE("every decides where the position after the newest token is a multiple, with others and by name") {
+    using namespace kvpolicy_test;
+    constexpr kv::every fourth{4};
+    CHECK(fourth.due(3));
+    CHECK_FALSE(fourth.due(4));
+    CHECK(fourth.due(-1));
+    CHECK(kv::every{2147483647}.due(2147483646));
+    CHECK_FALSE(kv::every{5}.due(2147483647));
+    CHECK(fourth(11, 10));
+    CHECK_FALSE(fourth(10, 10));
+    mock_cache cache({.model = {.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .bound = 16});
+    kv::host_executor exec;
+    auto const kept = [&](auto const& policy) {
+      auto [state, plan] = state_and_plan(exec, policy, cache.view());
+      kv::signals const in{cache.lanes(), kv::keys_of(cache.view())};
+      kv::decide(exec, policy, in, state, plan);
+      bool const may_tell = kv::to_string(policy).find("scope") == std::string::npos;
+      if (may_tell)
+        CHECK(kv::due(policy, cache.view()) == (listed(plan.keep(), 0).size() < as_size(cache.committed({}))));
+      return static_cast<int>(listed(plan.keep(), 0).size());
+    };
+    for (int count = 1; count <= 16; ++count) {
+      std::vector<int> every_one;
+      for (int e = 0; e < count; ++e) every_one.push_back(e);
+      for (int i = 0; i < 2; ++i) cache.put(cache.lane_at(i), every_one);
+      int const left = count % 4 == 0 && count > 5 ? 5 : count;
+      CHECK(kept(kv::eviction{.score = kv::knorm{}, .budget = kv::per_lane{5}, .trigger = kv::every{4}}) == left);
+      CHECK(kept(kv::parse("knorm | budget(5) | every(4)")) == left);
+      CHECK(kept(kv::parse("knorm | budget(5, scope=layer) | every(4)")) == left);
+    }
+  }
+
   TEST_CASE("WG-KV's window attention has the fields and defaults of the released code") {
     CHECK(kv::to_string(kv::admitted_attention{}) == "admitted_attention(window=256, pool=max:5)");
   }

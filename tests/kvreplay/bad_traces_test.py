@@ -173,6 +173,8 @@ class BadTraces(Runs):
                 begins = signal.removesuffix("NAME")
                 tensors = {name: one for name, one in good().items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
                 tensors["table.q_filters"] = ("F32", filled("LKD"))
+                if policy["modes"] == ["decode"]:
+                    del tensors["attention_mass"]  # while decoding there is none of all rows
                 write(self.path, tensors, {"rope_theta": "10000.0"})
                 budget = () if policy["name"] == "side_quest" else ("--budget", "3")
                 mode = ("--mode", policy["modes"][0])

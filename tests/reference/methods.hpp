@@ -209,6 +209,55 @@ inline row z_scores(row values, flags const& left_out) {
   return values;
 }
 
+// --- Methods that see the attention of single rows -------------------------------------------------------------------
+
+/// [row][entry]: each row's softmax, reduced over the query heads of the group.
+inline matrix rows_of_group(lane_attention const& lane, reduction group) {
+  std::vector<matrix> const heads = attention_weights(lane, {});
+  matrix result;
+  for (std::size_t r = 0; r < lane.query_positions.size(); ++r) {
+    matrix of_row;
+    for (matrix const& head : heads) of_row.push_back(head[r]);
+    result.push_back(reduced(of_row, group, lane.keys.size()));
+  }
+  return result;
+}
+
+/// Scissorhands: the sum of the last `history` rows.
+inline row last_rows_of(matrix const& rows, int history) {
+  row result(rows.empty() ? 0 : rows.front().size(), 0.0);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    if (r + static_cast<std::size_t>(history) < rows.size()) continue;
+    for (std::size_t e = 0; e < result.size(); ++e) result[e] += rows[r][e];
+  }
+  return result;
+}
+
+/// LazyEviction: when each entry was last attended to, and the longest time between two such rows.
+struct stamped {
+  std::vector<int> last, interval;
+  explicit stamped(std::vector<int> const& positions) : last(positions), interval(positions.size(), 0) {}
+
+  /// A row at a position, with what it gives to the entries that it sees.
+  void see(row const& mass, int position, double alpha) {
+    for (std::size_t e = 0; e < mass.size(); ++e) {
+      if (mass[e] < alpha) continue;
+      interval[e] = std::max(interval[e], position - last[e]);
+      last[e] = position;
+    }
+  }
+  [[nodiscard]] row scores(int now, bool product) const {
+    row result;
+    auto const twice_sigma = [](double x) { return 2 / (1 + std::exp(-x)); };
+    for (std::size_t e = 0; e < last.size(); ++e) {
+      double const longest = std::max(interval[e], 1);
+      double const a = twice_sigma(-(now - last[e]) / longest), b = twice_sigma(-1 / longest);
+      result.push_back(product ? a * b : a + b);
+    }
+    return result;
+  }
+};
+
 // --- TOVA ------------------------------------------------------------------------------------------------------------
 
 /// TOVA: one keep set for all lanes of a layer. The score is the mean over *all* query heads of the last row's

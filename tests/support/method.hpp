@@ -12,6 +12,7 @@
 //                                              or of (scorer, lane, forced) for a scorer that ranks candidates;
 //                                              empty: rounding decides
 //     static constexpr double size;                                       // of numbers that cancel in scores; else 1
+//     static bool decides(scorer const&, told_of_lane const&);            // if it does not always
 //     static kv::rope turns(scorer const&);                               // how keys turn, if that counts
 //     static kv::registry known();                                        // if its specs name a table
 //   };

@@ -53,21 +53,28 @@ namespace detail {
 
 /// The numbers of a trigger that is chosen at run time, which a decision copies.
 struct trigger_numbers {
-  enum class kind { over_budget, full_buffer, over_total, own };
+  enum class kind { over_budget, full_buffer, over_total, every, own };
 
   kind what = kind::over_budget;
   int entries = 0;                         ///< its parameter
   host_call<bool, int, int, int> fires{};  ///< of `own`
+  host_call<bool, int> dues{};             ///< of `own`
 
   KVPOLICY_HD constexpr bool operator()(int count, int budget) const {
     if (what == kind::full_buffer) return full_buffer{entries}(count, budget);
     if (what == kind::over_total) return over_total{entries}(count, budget);
+    if (what == kind::every) return kvpolicy::every{entries}(count, budget);
     if (fires.there()) return fires(count, budget, 0);
     return over_budget{entries}(count, budget);
   }
   KVPOLICY_HD constexpr bool operator()(int count, int budget, int lanes) const {
     if (fires.there()) return fires(count, budget, lanes);
     return what == kind::full_buffer ? full_buffer{entries}(count, budget, lanes) : (*this)(count, budget);
+  }
+  [[nodiscard]] KVPOLICY_HD constexpr bool is_always_due() const { return what != kind::every && !dues.there(); }
+  [[nodiscard]] KVPOLICY_HD constexpr bool due(int newest) const {
+    if (dues.there()) return dues(newest);
+    return what != kind::every || kvpolicy::every{entries}.due(newest);
   }
   friend bool operator==(trigger_numbers const&, trigger_numbers const&) = default;
 };
@@ -78,6 +85,7 @@ struct trigger_numbers {
 struct any_trigger : private detail::trigger_numbers {
   using kind = detail::trigger_numbers::kind;
   using erased = void;
+  using trigger_numbers::due;
   using trigger_numbers::entries;
   using trigger_numbers::what;
   using trigger_numbers::operator();
@@ -87,7 +95,9 @@ struct any_trigger : private detail::trigger_numbers {
   any_trigger(over_budget from) : trigger_numbers{kind::over_budget, from.slack} {}
   any_trigger(full_buffer from) : trigger_numbers{kind::full_buffer, from.entries} {}
   any_trigger(over_total from) : trigger_numbers{kind::over_total, from.entries} {}
-  explicit any_trigger(detail::own_trigger const& from) : trigger_numbers{kind::own, 0, from.fires}, own(from) {}
+  any_trigger(every from) : trigger_numbers{kind::every, from.steps} {}
+  explicit any_trigger(detail::own_trigger const& from)
+      : trigger_numbers{kind::own, 0, from.fires, from.dues}, own(from) {}
 
   /// What a decision calls.
   [[nodiscard]] detail::trigger_numbers compiled() const { return *this; }
@@ -95,6 +105,7 @@ struct any_trigger : private detail::trigger_numbers {
     if (what == kind::over_budget) over_budget{entries}.check(call);
     if (what == kind::full_buffer) full_buffer{entries}.check(call);
     if (what == kind::over_total) over_total{entries}.check(call);
+    if (what == kind::every) kvpolicy::every{entries}.check(call);
     own.check(call);
   }
   friend bool operator==(any_trigger const& a, any_trigger const& b) {
@@ -106,6 +117,7 @@ struct any_trigger : private detail::trigger_numbers {
   if (of.what == any_trigger::kind::own) return of.own.spell();
   if (of.what == any_trigger::kind::full_buffer) return to_string(full_buffer{of.entries});
   if (of.what == any_trigger::kind::over_total) return to_string(over_total{of.entries});
+  if (of.what == any_trigger::kind::every) return to_string(every{of.entries});
   return to_string(over_budget{of.entries});
 }
 

@@ -17,10 +17,12 @@ namespace KVPOLICY_NAMESPACE {
 struct scorer_info {
   std::string name;
   std::vector<field_info> fields;
-  std::vector<std::string> needs;  ///< the names of the signals that it reads
+  std::vector<std::string> needs;    ///< the names of the signals that it reads
+  std::vector<std::string> tensors;  ///< the tensor of a trace from which each of them is made
   granularity decides = granularity::lane;
   phase when = phase::step;
   bool prompts_only = false;   ///< it decides once, at the end of a prompt
+  bool decodes_only = false;   ///< it decides while decoding, by what decode steps have shown
   bool reads_rows = false;     ///< its field `table` names rows of heads
   bool keeps_prompts = false;  ///< its published settings protect the prompt
   int slack = 0;               ///< of its published settings: entries beyond the budget with which it waits
@@ -117,10 +119,15 @@ class registered_parts {
     scorer_info made;
     made.name = Score::name;
     made.fields = list_fields(defaults);
-    each_need<typename Score::needs>::visit([&](auto const* signal) { made.needs.emplace_back(signal->name); });
+    each_need<typename Score::needs>::visit([&]<class Signal>(Signal const*) {
+      made.needs.emplace_back(Signal::name);
+      if constexpr (requires { Signal::tensor; }) made.tensors.emplace_back(Signal::tensor);
+      if constexpr (!requires { Signal::tensor; }) made.tensors.emplace_back(Signal::name);
+    });
     made.decides = Score::decides;
     made.when = facts_of(defaults).when;
     if constexpr (requires { Score::prompts_only; }) made.prompts_only = Score::prompts_only;
+    if constexpr (requires { Score::decodes_only; }) made.decodes_only = Score::decodes_only;
     made.reads_rows = detail::reads_rows<Score>;
     if constexpr (requires { Score::keeps_prompts; }) made.keeps_prompts = Score::keeps_prompts;
     if constexpr (requires { Score::slack; }) made.slack = Score::slack;

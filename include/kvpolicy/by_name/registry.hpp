@@ -12,6 +12,7 @@
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/keydiff.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/lazy_eviction.hpp>
 #include <kvpolicy/scorers/lookahead_kv.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/observed_attention.hpp>
@@ -20,6 +21,7 @@
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/r_kv.hpp>
 #include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/scissorhands.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
@@ -47,6 +49,7 @@ template <executor Executor = host_executor>
   all.add(intent_kv{}).add(trim_kv{}).add(observed_attention{}).add(carried{});
   all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{});
   all.add(not_stale{}).add(db_trim_kv{}).add(keydiff{}).add(r_kv{}).add(q_filters{}).add(tri_attention{});
+  all.add(scissorhands{}).add(lazy_eviction{});
   all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
   all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{});
   all.add_to_admissions(write_gate{}).add_to_admissions(head_table{}).add(quest{}).add(page_gates{});

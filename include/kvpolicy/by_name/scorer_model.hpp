@@ -21,6 +21,7 @@
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
+#include <kvpolicy/ops/host/map_lanes.hpp>
 #include <kvpolicy/ops/host/mean_row.hpp>
 #include <kvpolicy/ops/host/normalise.hpp>
 #include <kvpolicy/ops/host/pair_norms.hpp>
@@ -29,6 +30,7 @@
 #include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
+#include <kvpolicy/ops/host/visit_attention.hpp>
 #include <kvpolicy/scorers/stages/put_first.hpp>
 #include <optional>
 

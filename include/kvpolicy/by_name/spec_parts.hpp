@@ -77,8 +77,8 @@ struct when_argument {
 };
 
 inline std::vector<std::string> part_names() {
-  return {"sinks",     "recent",      "span",        "safe",       "everything", "prompt",     "marks", "budget",
-          "unlimited", "over_budget", "full_buffer", "over_total", "at_least",   "lowest_one", "when"};
+  return {"sinks",     "recent",      "span",        "safe",       "everything", "prompt",   "marks",      "budget",
+          "unlimited", "over_budget", "full_buffer", "over_total", "every",      "at_least", "lowest_one", "when"};
 }
 
 /// Notes the column of a part that a section may have once, or the part. `at` is 0 or null before.
@@ -137,7 +137,8 @@ inline bool read_trigger(any_trigger& to, spec_part const& from, known_parts con
     to = read_part(from, made);
     return true;
   };
-  return one(over_budget{}) || one(full_buffer{}) || one(over_total{}) || read_own(known.triggers, from, to);
+  return one(over_budget{}) || one(full_buffer{}) || one(over_total{}) || one(every{}) ||
+         read_own(known.triggers, from, to);
 }
 /// Reads a pick. False if the part is none.
 inline bool read_pick(any_pick& to, spec_part const& from, known_parts const& known) {

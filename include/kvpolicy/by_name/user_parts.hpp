@@ -139,16 +139,21 @@ struct own_budget : own_part {
 /// A trigger of a program's own. It is called with 0 lanes for a lane that shares with nobody.
 struct own_trigger : own_part {
   host_call<bool, int, int, int> fires{};
+  host_call<bool, int> dues{};
 
   own_trigger() = default;
   template <class Trigger>
     requires(!std::derived_from<Trigger, own_part>)
   explicit own_trigger(Trigger const& from)
       : own_part(from),
-        fires(call_of<Trigger, bool, int, int, int>(
-            as<Trigger>(), [](Trigger const& t, int count, int allowed, int lanes) {
-              return lanes == 0 ? t(count, allowed) : fires_in_pool(t, count, allowed, lanes);
-            })) {}
+        fires(call_of<Trigger, bool, int, int, int>(as<Trigger>(),
+                                                    [](Trigger const& t, int count, int allowed, int lanes) {
+                                                      return lanes == 0 ? t(count, allowed)
+                                                                        : fires_in_pool(t, count, allowed, lanes);
+                                                    })),
+        dues(timed<Trigger> ? call_of<Trigger, bool, int>(
+                                  as<Trigger>(), [](Trigger const& t, int newest) { return is_due(t, newest); })
+                            : host_call<bool, int>{}) {}
   friend bool operator==(own_trigger const& a, own_trigger const& b) {
     return static_cast<own_part const&>(a) == static_cast<own_part const&>(b);
   }

@@ -171,7 +171,7 @@ template <entry_decision Policy>
   bool any = false;
   detail::for_each_lane(in.lanes, [&](int, lane one) {
     int const count = in.lanes.committed(one);
-    any = any || when(count, std::max(limit(one, count), 0));
+    any = any || (detail::is_due(when, in.lanes.newest(one)) && when(count, std::max(limit(one, count), 0)));
   });
   return any;
 }

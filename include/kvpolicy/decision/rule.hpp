@@ -117,6 +117,27 @@ struct both_trigger {
   [[nodiscard]] KVPOLICY_HD bool operator()(int count, int allowed, int lanes) const {
     return fires_in_pool(of_policy, count, allowed, lanes) && fires_in_pool(of_score, count, allowed, lanes);
   }
+  [[nodiscard]] KVPOLICY_HD bool due(int newest) const
+    requires(timed<Trigger> || timed<Own>)
+  {
+    return is_due(of_policy, newest) && is_due(of_score, newest);
+  }
+  [[nodiscard]] KVPOLICY_HD bool is_always_due() const {
+    return detail::is_always_due(of_policy) && detail::is_always_due(of_score);
+  }
+};
+
+/// The budget of a policy whose trigger is timed: a lane that is not due may keep what it has.
+template <class Budget, class Trigger>
+struct budget_when_due {
+  Budget limit;
+  Trigger when;
+  lanes batch;
+  KVPOLICY_HD int operator()(lane one, int count) const {
+    return is_always_due(when) || is_due(when, batch.newest(one)) ? limit(one, count) : count;
+  }
+  [[nodiscard]] KVPOLICY_HD budget_scope scope() const { return scope_of(limit); }
+  [[nodiscard]] KVPOLICY_HD int floor(int share) const { return floor_of(limit, share); }
 };
 
 /// Calls visit(trigger) with the scorer's own trigger, if it has one; returns `otherwise` if it has none.
@@ -228,13 +249,26 @@ inline constexpr bool evicts = !requires(Policy const& policy) {
   policy.cap;
 };
 
+/// The budget that the rule of a decision has.
+template <class Trigger, class Budget>
+constexpr auto budget_of_rule([[maybe_unused]] Trigger const& when, Budget const& limit,
+                              [[maybe_unused]] lanes const& batch) {
+  if constexpr (timed<Trigger>) {
+    return budget_when_due<Budget, Trigger>{limit, when, batch};
+  } else {
+    return limit;
+  }
+}
+
 /// Calls visit(rule) with the rule of a policy. `limit` is its budget in entries.
 template <class Policy, class SignalSet, class Budget, class Visit>
 void with_rule(Policy const& policy, SignalSet const& in, Budget const& limit, Visit const& visit) {
   auto const observed = observed_by(policy.score, in);
+  auto const when = trigger_of(policy);
+  auto const allowed = budget_of_rule(when, limit, in.lanes);
   with_pick(pick_of(policy), [&](auto const& pick) {
     with_forced(policy, in, [&](auto const& forced, auto const& protect) {
-      visit(decision_rule{forced, protect, limit, trigger_of(policy), pick, kept_by_rule(observed), evicts<Policy>});
+      visit(decision_rule{forced, protect, allowed, when, pick, kept_by_rule(observed), evicts<Policy>});
     });
   });
 }

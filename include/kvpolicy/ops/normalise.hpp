@@ -26,14 +26,13 @@ namespace detail {
 
 /// What is known of a segment's scores after one pass, and after a second one.
 struct score_range {
+  static constexpr float infinity = std::numeric_limits<float>::infinity();  // device code may not call the function
   double sum = 0;
-  float low = std::numeric_limits<float>::infinity();
-  float high = -std::numeric_limits<float>::infinity();
+  float low = infinity;
+  float high = -infinity;
   int count = 0;
 
-  [[nodiscard]] static KVPOLICY_HD bool takes_part(float score) {
-    return score != -std::numeric_limits<float>::infinity();
-  }
+  [[nodiscard]] static KVPOLICY_HD bool takes_part(float score) { return score != -infinity; }
   KVPOLICY_HD void add(float score) {
     if (!takes_part(score)) return;
     sum += static_cast<double>(score);

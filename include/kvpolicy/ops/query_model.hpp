@@ -12,6 +12,7 @@ namespace KVPOLICY_NAMESPACE {
 /// the engine's, which the executor can read.
 struct query_model {
   static constexpr auto name = "query_model";
+  static constexpr auto tensor = "query_model.mean";
   query_view mean{};      ///< rows of D channels: E q
   query_view radius{};    ///< rows of a number for each pair that turns: E |q_f|, the length of pair f
   kvpolicy::rope rope{};  ///< how the model rotates

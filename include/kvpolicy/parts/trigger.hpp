@@ -14,7 +14,8 @@ namespace KVPOLICY_NAMESPACE {
 /// budget. If lanes share a budget, both numbers are sums over the lanes of the pool.
 ///
 /// Optional: `bool(int count, int budget, int lanes)`, which is called instead if lanes share a budget. A trigger whose
-/// parameter is a number of entries of one lane can multiply it by the number of `lanes` of the pool.
+/// parameter is a number of entries of one lane can multiply it by the number of `lanes` of the pool. And
+/// `bool due(int newest)`: false if nothing happens when the newest position of a lane is this one.
 template <class T>
 concept trigger = std::regular<T> && requires(T const& t, int count, int budget) {
   { t(count, budget) } -> std::same_as<bool>;
@@ -81,7 +82,43 @@ struct over_total {
   friend bool operator==(over_total const&, over_total const&) = default;
 };
 
+/// Fires for a lane above its budget each time that the position after its newest token is a multiple of `steps`, so
+/// that it decides every so many decode steps.
+struct every {
+  int steps = 1;
+  static constexpr auto name = "every";
+  static constexpr auto fields() { return make_fields(field{"", &every::steps}); }
+  void check(char const* call) const { expects(steps >= 1, call, "every.steps", steps, "an interval is 1 or more"); }
+  KVPOLICY_HD constexpr bool operator()(int count, int budget) const { return count > budget; }
+  [[nodiscard]] KVPOLICY_HD constexpr bool due(int newest) const { return (std::int64_t{newest} + 1) % steps == 0; }
+  friend bool operator==(every const&, every const&) = default;
+};
+
 namespace detail {
+
+/// A trigger to which the newest position of a lane matters.
+template <class Trigger>
+concept timed = requires(Trigger const& when, int newest) {
+  { when.due(newest) } -> std::same_as<bool>;
+};
+/// True if the position does not matter to a trigger that is chosen at run time.
+template <class Trigger>
+[[nodiscard]] KVPOLICY_HD constexpr bool is_always_due(Trigger const& when) {
+  if constexpr (requires { when.is_always_due(); }) {
+    return when.is_always_due();
+  } else {
+    return !timed<Trigger>;
+  }
+}
+/// True if a trigger may fire at a position.
+template <class Trigger>
+[[nodiscard]] KVPOLICY_HD constexpr bool is_due(Trigger const& when, int newest) {
+  if constexpr (timed<Trigger>) {
+    return when.due(newest);
+  } else {
+    return true;
+  }
+}
 
 /// True if a trigger fires for a pool of lanes. It calls the form with `lanes` if the trigger has one.
 template <class Trigger>

@@ -19,6 +19,7 @@ struct birth_score : entry_numbers {
 /// Signal: that number of every entry in the cache.
 struct carried_score {
   static constexpr auto name = "carried_score";
+  static constexpr auto tensor = "birth.NAME";
   by_lane<float const> score{};
   /// True if a number was recorded for any entry of a lane.
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {

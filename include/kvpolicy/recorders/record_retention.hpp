@@ -18,6 +18,7 @@ struct log_beta : entry_numbers {
 /// Signal: the log of the retention of every entry in the cache.
 struct retention {
   static constexpr auto name = "retention";
+  static constexpr auto tensor = "log_beta";
   by_lane<float const> log_beta{};
   /// True if a log beta was recorded for any entry of a lane.
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {

@@ -11,6 +11,7 @@ namespace KVPOLICY_NAMESPACE {
 /// be null. If `lse` is given, it is over all keys that a row attended to, also those of rows like it.
 struct external_queries : query_view {
   static constexpr auto name = "external_queries";
+  static constexpr auto tensor = "query_rows";
   /// True if there is any row: each sees every entry.
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const&, lane this_lane) const { return valid(this_lane) > 0; }
   void check(char const* call, shape const& model) const {

@@ -136,7 +136,7 @@ class mass_launches {
     }
   }
 
- private:
+ protected:
   [[nodiscard]] auto threads() const { return at_most<tile_entries>(exec_.threads().entry); }
 
   /// Launches the statistics of up to most_rows rows.
@@ -158,6 +158,22 @@ class mass_launches {
     }
   }
 
+  /// The entries of a block: fewer where longer pieces would leave multiprocessors idle.
+  [[nodiscard]] int entries_of_piece() const {
+    int tiles = (exec_.config().entries_of_a_block + tile_entries - 1) / tile_entries;
+    if constexpr (mass_kernels<Product>::packs) return entries_of_waves(2 * tiles);
+    auto const blocks = [&] { return scores_.segments() * (scores_.lanes.capacity / (tiles * tile_entries) + 1); };
+    while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
+    return tiles * tile_entries;
+  }
+
+  Executor& exec_;
+  mass_call const& call_;
+  Product product_;
+  score_view const& scores_;
+  sums_storage storage_;
+
+ private:
   void masses(int first, int most) {
     int const entries = entries_of_piece();
     int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
@@ -170,14 +186,6 @@ class mass_launches {
     launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);
   }
 
-  /// The entries of a block: fewer where longer pieces would leave multiprocessors idle.
-  [[nodiscard]] int entries_of_piece() const {
-    int tiles = (exec_.config().entries_of_a_block + tile_entries - 1) / tile_entries;
-    if constexpr (mass_kernels<Product>::packs) return entries_of_waves(2 * tiles);
-    auto const blocks = [&] { return scores_.segments() * (scores_.lanes.capacity / (tiles * tile_entries) + 1); };
-    while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
-    return tiles * tile_entries;
-  }
   /// As entries_of_piece, for blocks that pack all rows first. A block has at most `most` tiles, and the blocks fill
   /// the multiprocessors once, or nearly a whole number of times.
   [[nodiscard]] int entries_of_waves(int most) const {
@@ -190,12 +198,6 @@ class mass_launches {
     std::int64_t const each = pieces > 0 ? (tiles + pieces - 1) / pieces : tiles;
     return static_cast<int>((each > 0 ? each : 1) * tile_entries);
   }
-
-  Executor& exec_;
-  mass_call const& call_;
-  Product product_;
-  score_view const& scores_;
-  sums_storage storage_;
 };
 
 }  // namespace detail

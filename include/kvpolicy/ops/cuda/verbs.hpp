@@ -48,5 +48,6 @@
 #include <kvpolicy/ops/cuda/top_k.hpp>
 #include <kvpolicy/ops/cuda/units.hpp>
 #include <kvpolicy/ops/cuda/update_query_memory.hpp>
+#include <kvpolicy/ops/cuda/visit_attention.hpp>
 #include <kvpolicy/ops/cuda/write_gates.hpp>
 // IWYU pragma: end_exports

@@ -53,6 +53,33 @@ struct mass_reduction {
   }
 };
 
+/// The probability that row `row` of a tile gives to its entry e.
+[[nodiscard]] KVPOLICY_HD inline float probability(attention_storage const& temp_storage, int row, int e, float logit) {
+  if (!temp_storage.sees(row, e)) return 0;
+  return ::expf(logit - temp_storage.sums[row].row_max) * temp_storage.sums[row].scale;
+}
+
+/// Reduces the rows of a tile in their order, one thread for each entry. The reduction over neighbouring rows goes to
+/// `inner`; when it is complete, take(e, reduced, i) gets it, where row i of the tile is the last of its series.
+template <class Block, class Take>
+KVPOLICY_HD void reduce_rows(Block& block, attention_task const& task, mass_reduction const& how,
+                             attention_storage const& temp_storage, used_rows const& used, int base, int count,
+                             Take const& take) {
+  int const series = task.rows_apart ? used.count : task.group;
+  bool const inner_maximum = task.rows_apart ? how.rows_maximum : how.group_maximum;
+  for (int e = block.thread(); e < tile_entries; e += block.threads()) {
+    int at = base % series;
+    for (int i = 0; i < count; ++i) {
+      float const logit = temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i];
+      float const value = task.on_logits ? logit * how.logit_weight : probability(temp_storage, i, e, logit);
+      fold_into(temp_storage.inner[e], value, inner_maximum, at == 0);
+      if (++at < series) continue;
+      take(e, task.on_logits ? probability(temp_storage, i, e, temp_storage.inner[e]) : temp_storage.inner[e], i);
+      at = 0;
+    }
+  }
+}
+
 /// One block for each piece of a segment. It handles lane after lane and tile after tile; the same thread always has
 /// the same entries.
 template <class Product>
@@ -80,6 +107,16 @@ struct mass_kernel {
   }
 
  private:
+  /// The other reduction. `total` starts at 0, and no probability is lower.
+  struct add_to {
+    float* total;
+    bool maximum;
+    KVPOLICY_HD void operator()(int e, float value, int) const { fold_into(total[e], value, maximum, false); }
+  };
+  [[nodiscard]] KVPOLICY_HD bool outer_maximum() const {
+    return task.rows_apart ? how.group_maximum : how.rows_maximum;
+  }
+
   /// Adds the masses of the i-th lane of the segment.
   template <class Block>
   KVPOLICY_HD void add_lane(Block& block, lane this_lane, int i, int begin, float* out) const {
@@ -102,39 +139,10 @@ struct mass_kernel {
         product.run(block, task, used, this_lane, temp_storage, arena, base, count);
         block.sync();
         temp_storage.apply_cap(block, task, count);
-        add_rows(block, temp_storage, used, base, count, total);
+        reduce_rows(block, task, how, temp_storage, used, base, count, add_to{total, outer_maximum()});
       }
       for (int k = block.thread(); k < tile_entries && e + k < end; k += block.threads())
         how.put(total[k], task, used, i, out[e + k]);
-    }
-  }
-
-  [[nodiscard]] KVPOLICY_HD static float probability(attention_storage const& temp_storage, int row, int e,
-                                                     float logit) {
-    if (!temp_storage.sees(row, e)) return 0;
-    return ::expf(logit - temp_storage.sums[row].row_max) * temp_storage.sums[row].scale;
-  }
-
-  /// Adds the rows of the tile in their order, one thread for each entry. The reduction over neighbouring rows goes to
-  /// `inner`, the other one to `total`.
-  template <class Block>
-  KVPOLICY_HD void add_rows(Block& block, attention_storage const& temp_storage, used_rows const& used, int base,
-                            int count, float* total) const {
-    int const series = task.rows_apart ? used.count : task.group;
-    bool const inner_maximum = task.rows_apart ? how.rows_maximum : how.group_maximum;
-    bool const outer_maximum = task.rows_apart ? how.group_maximum : how.rows_maximum;
-    for (int e = block.thread(); e < tile_entries; e += block.threads()) {
-      int at = base % series;
-      for (int i = 0; i < count; ++i) {
-        float const logit = temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i];
-        float const value = task.on_logits ? logit * how.logit_weight : probability(temp_storage, i, e, logit);
-        fold_into(temp_storage.inner[e], value, inner_maximum, at == 0);
-        if (++at < series) continue;
-        float const whole =
-            task.on_logits ? probability(temp_storage, i, e, temp_storage.inner[e]) : temp_storage.inner[e];
-        fold_into(total[e], whole, outer_maximum, false);  // `total` starts at 0, and no probability is lower
-        at = 0;
-      }
     }
   }
 };

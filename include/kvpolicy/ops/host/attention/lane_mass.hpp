@@ -3,16 +3,16 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/host/attention/lane_logits.hpp>
 #include <kvpolicy/ops/host/attention/row_sweeps.hpp>
+#include <kvpolicy/ops/host/attention/rows_that_see.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The attention mass of one lane. Row i is row `i % count_` of the group's query head `i / count_`.
-class lane_mass {
+class lane_mass : rows_that_see {
  public:
   static constexpr int most_stretches = 64;  ///< for as many `scales_` has memory
   static constexpr int most_stored = 6144;   ///< entries whose logits, 768 KiB a block, stay in a second-level cache
@@ -26,20 +26,18 @@ class lane_mass {
   /// `scores` has the lanes, and says which entries are candidates if only they count. It is not written.
   lane_mass(host_executor const& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
             score_view const& scores, lane this_lane, std::span<std::byte> memory)
-      : rows_(rows),
+      : rows_that_see(rows, how, scores.lanes, this_lane),
         how_(how),
-        lane_(this_lane),
         group_(rows.heads / scores.lanes.heads),
-        position_(scores.lanes.position.row(this_lane)),
         candidate_(how.domain == key_domain::candidates ? scores.rows.row(this_lane) : nullptr) {
-    entries_ = scores.lanes.committed(this_lane);
-    newest_ = scores.lanes.newest(this_lane);
     scratch_arena arena(memory);
     auto const n = static_cast<std::size_t>(scores.lanes.capacity);
     logits_ = arena.take<float>(most_rows * n);
     total_ = arena.take<float>(n);
     scales_ = arena.take<float>(most_rows * most_stretches);
-    choose_rows();
+    // At least 480 entries: 60 KiB of logits for 32 rows.
+    int const tiles = (seen_ + keys_of_a_tile - 1) / keys_of_a_tile;
+    stretch_ = keys_of_a_tile * std::max(20, (tiles + most_stretches - 1) / most_stretches);
     products_ = lane_logits(exec, from, rows, this_lane, {begin_, count_, group_}, arena);
   }
 
@@ -72,34 +70,24 @@ class lane_mass {
   void compute() { compute(total_); }
   [[nodiscard]] float const* mass() const { return total_; }
 
+  /// Calls visit(p, row, e) for each row and each entry e that it sees: rows of an entry in their order.
+  template <class Visit>
+  void visit_rows(Visit const& visit) {
+    float const share = 1.0f / static_cast<float>(how_.group == reduction::mean ? group_ : 1);
+    row_block block = first_block();
+    for (int r = 0; r < count_; r += 16) {
+      int const count = std::min(16, count_ - r);
+      float const* const values = combine_heads(block, r, count);
+      for (int e = 0; e < seen_; ++e) {
+        for (int i = 0; i < count; ++i) {
+          float const p = values[static_cast<std::ptrdiff_t>(e) * block.rows + i];
+          if (e < block.visible[i]) visit(p * share, row_at(r + i), e);
+        }
+      }
+    }
+  }
+
  private:
-  [[nodiscard]] bool sees_all() const { return rows_.position.data == nullptr; }
-  [[nodiscard]] int position_of(int row) const { return rows_.position.row(lane_)[rows_.stored(lane_, row)]; }
-
-  /// The number of entries at positions below `limit`. Visible entries are a prefix: positions ascend, or
-  /// (`lane_order`) a row sees all entries that are out of order, because it is newer.
-  [[nodiscard]] int entries_before(int limit) const {
-    return static_cast<int>(std::lower_bound(position_, position_ + entries_, limit) - position_);
-  }
-
-  void choose_rows() {
-    int end = rows_.valid(lane_);
-    while (!sees_all() && end > 0 && position_of(end - 1) > newest_) --end;
-    begin_ = how_.last_rows > 0 ? std::max(0, end - how_.last_rows) : 0;
-    domain_ = entries_;
-    if (how_.domain == key_domain::past && begin_ < end && !sees_all()) domain_ = entries_before(position_of(begin_));
-    if (how_.rows == reduction::last) begin_ = std::max(begin_, end - 1);
-    count_ = std::max(0, end - begin_);
-    seen_ = count_ > 0 ? visible(count_ - 1) : 0;
-    // At least 480 entries: 60 KiB of logits for 32 rows.
-    int const tiles = (seen_ + keys_of_a_tile - 1) / keys_of_a_tile;
-    stretch_ = keys_of_a_tile * std::max(20, (tiles + most_stretches - 1) / most_stretches);
-  }
-
-  [[nodiscard]] int visible(int row) const {
-    return sees_all() ? domain_ : std::min(domain_, entries_before(position_of(begin_ + row) + 1));
-  }
-
   static reduction kind_of(reduction how) { return how == reduction::max ? reduction::max : reduction::sum; }
 
   /// Sum or max, if one operation reduces all rows of all heads in any order; otherwise `last`.
@@ -239,21 +227,35 @@ class lane_mass {
     }
   }
 
-  void group_first() {
-    bool const on_logits = how_.order == reduction_order::group_on_logits;
-    float* const combined = logits_ + 16 * static_cast<std::ptrdiff_t>(entries_);
+  /// A block of at most 16 rows, beside which there is memory for as many rows of the group.
+  [[nodiscard]] row_block first_block() {
     row_block block = products_.block_storage(0);
     block.set_rows(products_.simd_level(), products_.rows_for(count_, 16));
+    return block;
+  }
+  /// Reduces the heads of rows [first, first + count): their logits, or their probabilities. The result is behind the
+  /// memory of a block.
+  float* combine_heads(row_block& block, int first, int count) {
+    float* const combined = logits_ + 16 * static_cast<std::ptrdiff_t>(entries_);
+    for (int h = 0; h < group_; ++h) {
+      int const row = h * count_ + first;
+      how_.order == reduction_order::group_on_logits ? plain_logits(block, row, count)
+                                                     : probabilities(block, row, count, logits_);
+      for_each_stretch(block, logits_, [&](block_view const& view) {
+        float* const into = combined + static_cast<std::ptrdiff_t>(view.first) * block.rows;
+        block.softmax->gather_head(view, how_.group == reduction::max, h > 0, into);
+      });
+    }
+    scale_all(1);
+    return combined;
+  }
+
+  void group_first() {
+    bool const on_logits = how_.order == reduction_order::group_on_logits;
+    row_block block = first_block();
     for (int r = 0; r < count_; r += 16) {
       int const count = std::min(16, count_ - r);
-      for (int h = 0; h < group_; ++h) {
-        on_logits ? plain_logits(block, h * count_ + r, count) : probabilities(block, h * count_ + r, count, logits_);
-        for_each_stretch(block, logits_, [&](block_view const& view) {
-          float* const into = combined + static_cast<std::ptrdiff_t>(view.first) * block.rows;
-          block.softmax->gather_head(view, how_.group == reduction::max, h > 0, into);
-        });
-      }
-      scale_all(1);
+      float* const combined = combine_heads(block, r, count);
       if (on_logits && products_.has_sinks()) std::fill_n(block.sink, count, products_.group_sink(how_.group));
       if (on_logits) softmax(block, combined, [](block_view const&) {});
       reduce(block, combined, how_.rows, r > 0, total_);
@@ -279,19 +281,10 @@ class lane_mass {
 
   static constexpr float lowest = -std::numeric_limits<float>::infinity();
 
-  query_view const& rows_;
   attention_mass_options const& how_;
-  lane lane_;
   int group_;
-  int const* position_;
   float const* candidate_;  ///< -inf for an entry that is not a candidate; null: all are
-  int entries_ = 0;
-  int newest_ = -1;  ///< the position of the newest committed token
-  int begin_ = 0;    ///< the first row used
-  int count_ = 0;    ///< rows of each head that are used
-  int domain_ = 0;   ///< entries over which softmax runs
-  int seen_ = 0;     ///< entries that any row sees
-  int stretch_ = 1;  ///< entries whose block of logits stays in the cache until they are probabilities
+  int stretch_ = 1;         ///< entries whose block of logits stays in the cache until they are probabilities
   float* logits_ = nullptr;
   float* total_ = nullptr;
   float* scales_ = nullptr;  ///< per stretch and row: the factor that turns values into probabilities
