@@ -45,6 +45,7 @@ struct record_mass_ring {
     return {recorded.table<float const>(0), rows};
   }
 
+  /// Keeps what a row gives to an entry.
   struct put {
     by_lane<float> masses;
     by_lane<int> next;  ///< the place of the next row
@@ -54,6 +55,7 @@ struct record_mass_ring {
       masses.row(at.lane)[std::int64_t{at.ordinal} * rows + place] = mass;
     }
   };
+  /// The place after the rows of a forward.
   struct advance {
     by_lane<int> next;
     query_view of;

@@ -44,6 +44,7 @@ struct record_stamps {
     return {recorded.table<int const>(0), recorded.table<int const>(1)};
   }
 
+  /// Stamps an entry that a row attends to.
   struct stamp {
     by_lane<int> last, interval;
     float alpha;

@@ -40,6 +40,7 @@ struct lazy_eviction {
   static constexpr granularity decides = granularity::lane;
   static constexpr bool decodes_only = true;
 
+  /// The score of an entry by its stamps.
   struct of_stamps {
     stamps of;
     lanes batch;

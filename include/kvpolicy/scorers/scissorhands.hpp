@@ -29,6 +29,7 @@ struct scissorhands {
   using needs = kvpolicy::needs<mass_ring>;
   static constexpr granularity decides = granularity::lane;
 
+  /// The score of an entry is the sum of what its rows gave.
   struct sum_of_rows {
     mass_ring of;
     KVPOLICY_HD float operator()(float, entry at) const {
