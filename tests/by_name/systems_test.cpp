@@ -239,8 +239,10 @@ TEST_SUITE("by_name/systems") {
           "parse: column 14 = at_least, but pyramid_kv shares out a budget of tokens, of a ratio or of bytes");
     CHECK(refused("lu_kv(scores=mine) | budget(40, by=table, table=other)") ==
           "parse: column 36 = table, but lu_kv has shares of its own");
-    CHECK(refused("lu_kv(scores=mine, sinks=9) | budget(40)") ==
-          "parse: column 1: lu_kv.sinks = 9, but it is of expected_attention, which is not there yet");
+    CHECK(refused("lu_kv(scores=mine, epsilon=0.5) | budget(40)") ==
+          "parse: column 1: lu_kv.epsilon = 0.5, but it is of expected_attention, which is not there yet");
+    CHECK(refused("lu_kv(scores=mine, window=-1) | budget(40)") ==
+          "parse: column 1: lu_kv.window = -1, but a count cannot be negative");
     CHECK(refused("nacl | put_first(3)") == "parse: column 8 = put_first, but its system has one of its own");
     CHECK(refused("nacl | at_least(3)") == "parse: column 1 = nacl, but at_least has no places");
     CHECK(refused("locret(local=5)") == "parse: column 8 = local, but locret has the fields name and stabilizers");

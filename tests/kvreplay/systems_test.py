@@ -984,14 +984,15 @@ class SirLlm(System):
 
 
 class LuKv(System):
-    """With scores that the trace gives: nothing is forced then."""
+    """With scores that the trace gives."""
     policy = "lu_kv"
 
-    def same(self, trace, scores, prunes, budget=None, ratio=None, **fields):
+    def same(self, trace, scores, prunes, budget=None, ratio=None, sinks=4, window=1, **fields):
+        fields = {**fields, **({"sinks": sinks} if sinks != 4 else {}), **({"window": window} if window != 1 else {})}
         row = prunes if prunes.ndim == 2 else prunes[oracles.lu_kv_row(ratio)]
         allowed = budget_of(trace.n, budget, ratio)
         lanes = [scores if scores.ndim == 1 else scores[lane] for lane in trace.lanes()]
-        forced = [np.zeros(trace.n, bool)] * len(lanes)
+        forced = [first_ones(trace, sinks) | last_ones(trace.n, window)] * len(lanes)
         shares = oracles.lu_kv_shares(row, trace.n) if trace.n > allowed else None
         with self.subTest(n=trace.n, budget=budget, ratio=ratio, **fields):
             decision = Decision(lanes, forced, shares or [trace.n] * len(lanes), shares=shares, near=0)
@@ -1050,6 +1051,8 @@ class LuKv(System):
         table = put(trace, "table.profile", np.linspace(0.1, 0.9, 6).reshape(3, 2))
         self.write(trace)
         self.same(trace, scores, table, ratio=0.5, table="profile")
+        for sinks, window in ((0, 0), (0, 7), (9, 0), (3, 40)):
+            self.same(trace, scores, table, ratio=0.5, table="profile", sinks=sinks, window=window)
         trace = small(23, 1)
         scores = self.given(trace, 23)
         table = put(trace, "table.lu_kv", np.full((3, 2), 0.5))

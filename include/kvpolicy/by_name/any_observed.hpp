@@ -8,6 +8,7 @@
 #include <kvpolicy/recorders/record_birth_score.hpp>
 #include <kvpolicy/recorders/record_gate.hpp>
 #include <kvpolicy/recorders/record_key_norms.hpp>
+#include <kvpolicy/recorders/record_mass_ring.hpp>
 #include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/external_queries.hpp>
@@ -29,6 +30,7 @@ class observed_one {
   observed_one(admission_gate const& from) : what_(kind::numbers), numbers_(from.gate) {}
   observed_one(key_norms const& from) : what_(kind::numbers), numbers_(from.negated) {}
   observed_one(retention const& from) : what_(kind::numbers), numbers_(from.log_beta) {}
+  observed_one(mass_ring const& from) : what_(kind::numbers), numbers_(from.masses), of_entry_(from.rows) {}
   observed_one(query_memory const& from) : what_(kind::memory), rows_(from) {}
   observed_one(external_queries const& from) : what_(kind::every_row), rows_(from) {}
   observed_one(query_view const& from) : what_(kind::rows), rows_(from) {}
@@ -45,7 +47,8 @@ class observed_one {
   }
 
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& batch, lane this_lane) const {
-    if (what_ == kind::numbers) return detail::any_recorded(numbers_.row(this_lane), batch.committed(this_lane));
+    if (what_ == kind::numbers)
+      return detail::any_recorded(numbers_.row(this_lane), batch.committed(this_lane) * of_entry_);
     if (what_ == kind::memory) return query_memory{rows_}.observed(batch, this_lane);
     if (what_ == kind::every_row) return external_queries{rows_}.observed(batch, this_lane);
     if (what_ == kind::rows) return rows_.observed(batch, this_lane);
@@ -56,6 +59,7 @@ class observed_one {
  private:
   kind what_ = kind::numbers;
   by_lane<float const> numbers_{};
+  int of_entry_ = 1;  ///< numbers of an entry
   query_view rows_{};
   alignas(std::max_align_t) std::byte bytes_[Host ? 512 : 1] = {};
   bool (*asks_)(std::byte const*, lanes const&, lane) = nullptr;

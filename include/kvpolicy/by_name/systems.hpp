@@ -110,15 +110,16 @@ struct sir_llm {
   friend bool operator==(sir_llm const&, sir_llm const&) = default;
 };
 
-/// LU-KV (2026): shares by a profile of the model, one for each lane. Its own scores, Expected Attention, are not there
-/// yet, so `scores` names external ones, of which nothing is forced; the fields of Expected Attention cannot be set.
+/// LU-KV (2026): shares by a profile of the model, one for each lane; the first and the last entries are kept. Its own
+/// scores, Expected Attention, are not there yet, so `scores` names external ones, and `epsilon` cannot be set.
 struct lu_kv {
   label table{{"lu_kv"}};
-  int sinks = 4;          ///< of Expected Attention
-  int window = 1;         ///< of Expected Attention
+  int sinks = 4;          ///< the first positions, which are kept
+  int window = 1;         ///< the last entries, which are kept
   double epsilon = 0.02;  ///< of Expected Attention
   label scores{};
 
+  static constexpr bool adds_protection = true;
   static constexpr auto name = "lu_kv";
   static constexpr bool prompts_only = true;
   static constexpr auto fields() {
@@ -128,13 +129,13 @@ struct lu_kv {
   void check(char const* call) const {
     expects(scores != label{}, call, "lu_kv.scores", "empty",
             "its own scores are expected_attention, which is not there yet: it names external scores");
-    constexpr char const* absent = "it is of expected_attention, which is not there yet";
-    expects(sinks == 4, call, "lu_kv.sinks", sinks, absent);
-    expects(window == 1, call, "lu_kv.window", window, absent);
-    expects(epsilon == 0.02, call, "lu_kv.epsilon", epsilon, absent);
+    expects(sinks >= 0, call, "lu_kv.sinks", sinks, "a count cannot be negative");
+    expects(window >= 0, call, "lu_kv.window", window, "a count cannot be negative");
+    expects(epsilon == 0.02, call, "lu_kv.epsilon", epsilon, "it is of expected_attention, which is not there yet");
   }
   [[nodiscard]] constexpr external scorer() const { return {scores}; }
   void join(spec_parts& parts) const {
+    parts.protect.add(safe{sinks, window});
     parts.limit.by = sharing::table;
     parts.limit.table = table;
   }
