@@ -35,6 +35,26 @@ struct reversed {
   friend bool operator==(reversed const&, reversed const&) = default;
 };
 
+/// A stage of a program that reads a signal of its own: scores times the norm of the value.
+template <kv::scorer Score>
+struct by_value {
+  Score score_of{};
+  using wraps = Score;
+  using needs = kv::also_needs<Score, kv::values>;
+  static constexpr auto name = "by_value";
+  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr kv::granularity decides = kv::decides_inside<Score>;
+  template <kv::scorer Other>
+  [[nodiscard]] by_value<Other> around(Other const& other) const {
+    return {other};
+  }
+  void score(auto& exec, auto const& in, kv::score_view const& out) const {
+    score_of.score(exec, in, out);
+    kv::ops::row_norm(exec, in.template get<kv::values>(), kv::multiplied{}, out);
+  }
+  friend bool operator==(by_value const&, by_value const&) = default;
+};
+
 /// A protection that the library does not know: entries at odd positions.
 struct odd {
   bool operator()(kv::entry at) const { return at.position % 2 == 1; }
@@ -89,6 +109,30 @@ TEST_SUITE("by_name/erased_parts") {
           "parse: column 9: reversed.by = 0, but it is more than 0");
     CHECK(error_of([&] { (void)with_mine().add_stage(reversed<kv::knorm>{}); }) ==
           "registry: name = reversed, but there is a stage of that name");
+  }
+
+  TEST_CASE("a stage may read a signal of its own, which is then needed by name") {
+    four_lanes lanes;
+    auto mine = with_mine();
+    mine.add_stage(by_value<kv::full>{});
+    auto const policy = mine.parse("knorm | by_value | reversed | budget(2)");
+    kv::eviction const typed{.score = reversed<by_value<kv::knorm>>{}, .budget = kv::per_lane{2}};
+    CHECK(policy.needs() == std::vector<std::string>{"keys", "values"});
+    CHECK(kv::describe(policy).reads == std::vector<std::string>{"keys", "values"});
+    CHECK(kv::describe(typed).reads == kv::describe(policy).reads);
+    auto const both = kv::signals{lanes.view.lanes, kv::keys_of(lanes.view), kv::values_of(lanes.view)};
+    auto const kept = [&](auto const& of) {
+      auto [state, plan] = state_and_plan(lanes.exec, of, lanes.view);
+      kv::decide(lanes.exec, of, both, state, plan);
+      return listed(plan.keep(), 1);
+    };
+    CHECK(kept(policy) == kept(typed));
+    auto [state, plan] = state_and_plan(lanes.exec, policy, lanes.view);
+    kv::decide(lanes.exec, policy, both, state, plan);
+    CHECK(error_of([&] {
+            kv::decide(lanes.exec, policy, kv::signals{lanes.view.lanes, kv::keys_of(lanes.view)}, state, plan);
+          }) == "decide: signals = keys, but by_value needs signal values");
+    CHECK(plan.keep().indices != nullptr);  // it was refused before the plan lost its decision
   }
 
   TEST_CASE("stages apply in the order in which they are written") {

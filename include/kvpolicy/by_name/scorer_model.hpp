@@ -2,6 +2,7 @@
 // What an erased scorer asks of the typed scorer inside.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/by_name/any_observed.hpp>
 #include <kvpolicy/by_name/any_pick.hpp>
 #include <kvpolicy/by_name/any_recorders.hpp>
@@ -104,7 +105,7 @@ std::optional<std::string> field_text_of(Score const& score, std::string_view na
   });
 }
 
-/// True for a stage around an erased scorer: that scorer answers.
+/// True for a stage around an erased scorer: that scorer answers, and `needs` are those of the stage itself.
 template <class Score>
 concept around_erased = stage<Score> && erased<typename Score::wraps>;
 
@@ -141,13 +142,13 @@ struct scorer_model final : scorer_interface<Executor> {
   }
   [[nodiscard]] scorer_text text() const override {
     scorer_text made{signals_read(typed), {}, signals_recorded(typed), forced_by_scorer(typed)};
-    if constexpr (around_erased<Score>) {
-      made.given = inside().text().given;
-    } else {
-      each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
-        if constexpr (!signal_set_type::template recorded<Signal>) made.given.push_back(signal_name(signal));
-      });
-    }
+    if constexpr (around_erased<Score>) made.given = inside().text().given;
+    each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
+      bool const is_known = std::find(made.given.begin(), made.given.end(), signal_name(signal)) != made.given.end();
+      if constexpr (!signal_set_type::template recorded<Signal>) {
+        if (!is_known) made.given.push_back(signal_name(signal));
+      }
+    });
     return made;
   }
   void check(char const* call, shape const* model) const override {
@@ -174,15 +175,13 @@ struct scorer_model final : scorer_interface<Executor> {
     return found;
   }
   void refuse_given(char const* call, any_signals const& in) const override {
-    if constexpr (around_erased<Score>) {
-      inside().refuse_given(call, in);
-    } else {
-      each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
-        if constexpr (!signal_set_type::template recorded<Signal>)
-          refuse_missing(call, std::string(this->facts.name).c_str(), in, signal);
-      });
-      detail::refuse_given<backend>(call, typed, in);
-    }
+    if constexpr (around_erased<Score>) inside().refuse_given(call, in);
+    each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
+      if constexpr (!signal_set_type::template recorded<Signal>) {
+        refuse_missing(call, name_of_reader().c_str(), in, signal);
+      }
+    });
+    if constexpr (!around_erased<Score>) detail::refuse_given<backend>(call, typed, in);
   }
   void refuse(Executor& exec, seen const& in) const override {
     refuse_given("decide", in.given);
@@ -191,7 +190,7 @@ struct scorer_model final : scorer_interface<Executor> {
   [[nodiscard]] observed_type observed(seen const& in) const override {
     return with_signal_set(in, [&](signal_set_type const& all) {
       if constexpr (around_erased<Score>) {
-        return inside().observed(all);
+        return inside().observed(all);  // a stage does not make a lane that was not observed one that was
       } else {
         using list = typename signals_read_by<typename Score::needs, decltype(own_recorders_of(typed))>::type;
         observed_type made{all.lanes};
@@ -212,6 +211,11 @@ struct scorer_model final : scorer_interface<Executor> {
  private:
   /// The erased scorer inside a stage.
   [[nodiscard]] auto const& inside() const { return inner_of(typed); }
+  /// Who needs what `needs` lists.
+  [[nodiscard]] std::string name_of_reader() const {
+    if constexpr (around_erased<Score> && requires { std::string(Score::name); }) return Score::name;
+    return std::string(this->facts.name);
+  }
   static scorer_facts facts_in(Score const& from) {
     scorer_facts made = facts_of(from);
     if constexpr (requires(signal_set_type const& in) { from.entry_scores(in); }) {

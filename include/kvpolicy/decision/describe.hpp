@@ -2,6 +2,7 @@
 // `describe` lists the parts and hooks that the library finds in a policy.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/decision/concepts.hpp>
 #include <kvpolicy/decision/record.hpp>
@@ -46,17 +47,29 @@ std::string recorded_signal(Recorder const&) {
 
 using names_of_parts = std::vector<std::string>;
 
-/// The names of the signals that a scorer reads, and what its recorders keep.
+template <class Signal, class... Recorders>
+constexpr bool is_recorded(std::tuple<Recorders...> const*) {
+  return (std::same_as<Signal, typename Recorders::provides> || ...);
+}
+
+/// The names of the signals that a scorer reads, those of the scorer inside a stage first.
 template <class Score>
 names_of_parts signals_read(Score const& score) {
-  return ask(score, []<class S>(S const& one) -> std::enable_if_t<!stage<S>, names_of_parts> {
-    if constexpr (erased<S>) {
-      return one.text().reads;
-    } else {
-      return signal_names(typename S::needs{});
-    }
-  });
+  if constexpr (erased<Score>) {
+    return score.text().reads;
+  } else if constexpr (stage<Score>) {
+    using recorders_type = decltype(recorders_of(score));
+    names_of_parts all = signals_read(inner_of(score));
+    each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
+      if (is_recorded<Signal>(static_cast<recorders_type const*>(nullptr))) return;  // `frozen` keeps what it reads
+      if (std::find(all.begin(), all.end(), signal_name(signal)) == all.end()) all.push_back(signal_name(signal));
+    });
+    return all;
+  } else {
+    return signal_names(typename Score::needs{});
+  }
 }
+/// What the recorders of a scorer keep.
 template <class Score>
 concept says_its_recorders = requires(Score const& score) { score.recorders(); };
 template <class Score>

@@ -17,6 +17,21 @@
 namespace KVPOLICY_NAMESPACE {
 
 namespace detail {
+template <class Needs, class... More>
+struct also_needed;
+template <class... Signals, class... More>
+struct also_needed<needs<Signals...>, More...> {
+  using type = needs<Signals..., More...>;
+};
+}  // namespace detail
+
+/// The signals that a stage around a scorer needs, which reads some of its own:
+///
+///     using needs = kvpolicy::also_needs<Score, kvpolicy::values>;
+template <class Score, class... Signals>
+using also_needs = typename detail::also_needed<typename Score::needs, Signals...>::type;
+
+namespace detail {
 
 /// A scorer, pick or trigger of which only an object, and not its type, says what it does. It declares
 /// `using erased = void`.
