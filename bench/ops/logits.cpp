@@ -2,9 +2,13 @@
 // logits of 32 rows against the peak of the multiply-add, of one row against a read of the keys, and mean_row against
 // one; a decision of KeyDiff, which is both verbs, against two reads; and redundancy against Eigen's product of the
 // keys with themselves.
+#include <kvpolicy/ops/future_queries.hpp>
 #include <kvpolicy/ops/logits.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
+#include <kvpolicy/ops/normalise.hpp>
+#include <kvpolicy/ops/pair_norms.hpp>
 #include <kvpolicy/ops/redundancy.hpp>
+#include <kvpolicy/ops/visit_attention.hpp>
 
 #include "checks.hpp"
 #include "measure.hpp"
@@ -142,5 +146,93 @@ BENCHMARK(redundancy)
     ->ArgsProduct({{2176}, {0}, {1, 2}, {0, 1}})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
+
+/// Against a read of the keys: a sum of all 64 lengths of pairs.
+void pair_norms(benchmark::State& state) {
+  fixture on(state, 1);
+  on.exec.reserve(kv::implementation<kv::ops::pair_norms_t, kv::host>::scratch(bench::one_layer, on.entries));
+  std::vector<float> weight(static_cast<std::size_t>(on.cache.k.channels / 2), 0.5f);
+  kv::key_pairs const pairs{.count = on.cache.k.channels / 2};
+  auto const taken = bench::in_turn(
+      state,
+      [&] {
+        kv::ops::pair_norms(on.exec, kv::keys_of(on.cache), pairs, kv::by_lane<float>{weight.data()}, kv::replaced{},
+                            on.scores);
+      },
+      [&] { on.read(); });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(pair_norms)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// What a visit does at the least: it keeps the probability.
+struct kept_mass {
+  kv::by_lane<float> to;
+  void operator()(float p, kv::attention_row const&, kv::entry const& at) const { to.row(at.lane)[at.ordinal] = p; }
+};
+
+/// The row of a decode step, against the mass of the same row.
+void visit_attention(benchmark::State& state) {
+  fixture on(state, 1);
+  on.exec.reserve(kv::implementation<kv::ops::visit_attention_t, kv::host>::scratch(bench::one_layer, on.entries));
+  kv::query_view const rows = on.queries.view(true);
+  auto const taken = bench::in_turn(
+      state,
+      [&] {
+        kv::ops::visit_attention(on.exec, on.cache.lanes, kv::keys_of(on.cache), rows, {}, kept_mass{on.scores.rows});
+      },
+      [&] { kv::ops::compute_attention_mass(on.exec, kv::keys_of(on.cache), rows, {}, on.scores); });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(visit_attention)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// A softmax of scores, against a copy of them.
+void normalise(benchmark::State& state) {
+  fixture on(state, 1);
+  std::vector<float> from(on.values.size(), 0.25f);
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::normalise(on.exec, kv::normalising::softmax, on.scores); },
+      [&] { std::copy(from.begin(), from.end(), on.values.begin()); });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(normalise)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// The turned queries of a layer, which depend on no entry.
+void future_queries(benchmark::State& state) {
+  fixture on(state, 1);
+  int const group = bench::one_layer.group(), dims = on.cache.k.channels;
+  kv::query_model model{.mean = on.queries.view(false), .radius = on.queries.view(false)};
+  model.radius.dims = dims / 2;
+  std::vector<float> rows(static_cast<std::size_t>(on.cache.lanes.size() * group * dims)), spread(rows.size() / 2);
+  auto const of_lanes = [&](std::vector<float>& of) {
+    return kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, of.data(),
+                                 static_cast<std::int64_t>(of.size()) / on.cache.lanes.size())
+        .rows;
+  };
+  auto const taken = bench::in_turn(
+      state,
+      [&] {
+        kv::ops::future_queries(on.exec, on.cache.lanes, model, kv::future_positions{},
+                                kv::future_rows{of_lanes(rows), of_lanes(spread)});
+      },
+      [] {});
+  bench::report_share(state, taken, 0, 1);  // of what nobody waits for
+}
+BENCHMARK(future_queries)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
 
 }  // namespace
