@@ -159,18 +159,4 @@ class signal_set<any_signals, Recorders, State> {
   std::size_t first_;
 };
 
-namespace detail {
-
-template <class T>
-struct each_need;
-template <class... Needed>
-struct each_need<needs<Needed...>> {
-  /// Calls visitor(pointer) with a null pointer of the type of each signal.
-  template <class Visitor>
-  static void visit(Visitor const& visitor) {
-    (visitor(static_cast<Needed const*>(nullptr)), ...);
-  }
-};
-
-}  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

@@ -248,5 +248,17 @@ consteval bool signals_complete(needs<Needed...>) {
   return (provides<SignalSet, Needed> && ...);
 }
 
+/// Visits the signals of a list.
+template <class T>
+struct each_need;
+template <class... Needed>
+struct each_need<needs<Needed...>> {
+  /// Calls visitor(pointer) with a null pointer of the type of each signal.
+  template <class Visitor>
+  static void visit(Visitor const& visitor) {
+    (visitor(static_cast<Needed const*>(nullptr)), ...);
+  }
+};
+
 }  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <kvpolicy/core/contract/fields.hpp>
+#include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/decision/concepts.hpp>
 #include <kvpolicy/decision/record.hpp>
 #include <kvpolicy/decision/rule.hpp>

@@ -6,6 +6,7 @@
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/map_lanes.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/ops/visit_attention.hpp>
 
 namespace KVPOLICY_NAMESPACE {

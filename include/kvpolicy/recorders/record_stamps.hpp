@@ -5,6 +5,7 @@
 #include <array>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/ops/visit_attention.hpp>
 
 namespace KVPOLICY_NAMESPACE {

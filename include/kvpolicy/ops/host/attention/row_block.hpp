@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/host/kernels/products.hpp>
 #include <limits>
 
