@@ -43,6 +43,13 @@ struct all_signals {
             .rows = entries,
             .position = {positions.data(), entries, 0, 0}};
   }
+  [[nodiscard]] kv::query_view profile_rows(int width) const {
+    kv::query_view made{.base = memory(), .dims = width, .layer = std::int64_t{4} * 4 * width};
+    made.head = std::int64_t{4} * width;
+    made.heads = 4;
+    made.rows = 1;
+    return made;
+  }
   template <class Numbers>
   [[nodiscard]] Numbers of_entries() const {
     return {{.base = memory(), .sequence = 4 * 80, .layer = 2 * 80, .head = 80, .entry = 4, .entries = entries}};
@@ -63,6 +70,7 @@ struct all_signals {
                                             .position = {positions.data(), entries, 0, 0}};
   kv::turn_queries turn{rows()};
   kv::external_queries lookahead{rows()};
+  kv::query_model profile{profile_rows(8), profile_rows(4)};
   kv::log_beta log_beta = of_entries<kv::log_beta>();
   kv::gate gate = of_entries<kv::gate>();
   kv::birth_score born = of_entries<kv::birth_score>();
@@ -78,7 +86,7 @@ struct all_signals {
       if (padded.find(" " + std::string(Signal::name) + " ") == std::string::npos) made.add(one);
     };
     add(keys), add(values), add(queries), add(probabilities), add(turn), add(lookahead), add(log_beta), add(gate);
-    add(born), add(external), add(spans), add(pages);
+    add(born), add(external), add(spans), add(pages), add(profile);
     return made;
   }
 };
@@ -87,6 +95,8 @@ kv::registry known() {
   static std::vector<int> const shares(4, 6);
   kv::registry all = kv::shipped();
   all.table("lu_kv", kv::by_lane<int const>{shares.data(), 4, 2, 1});
+  static std::vector<float> const directions(32, 0.5f);
+  all.table("q_filters", kv::rows_of_heads{{directions.data(), 0, 16, 8}, 8});
   return all;
 }
 
@@ -97,6 +107,7 @@ std::vector<std::string> every_spec() {
     std::string spec = each.name;
     if (spec == "lu_kv") spec += "(scores=x)";
     if (spec == "pyramid_kv") spec += "(window=4)";
+    if (spec == "lazy_eviction") spec += "(window=1)";
     if (spec != "side_quest" && spec != "full") spec += " | budget(6)";
     made.push_back(spec);
     std::string const frozen = each.name + " | frozen | budget(6)";

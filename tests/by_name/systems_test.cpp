@@ -48,6 +48,7 @@ kv::registry with_mine() {
   known.table("lu_kv", kv::by_lane<int const>{shares, 0, 2, 1});
   known.table("other", kv::by_lane<int const>{shares, 0, 2, 1});
   known.table("weights", kv::by_lane<float const>{importance, 0, 1, 0});
+  known.table("q_filters", kv::rows_of_heads{{importance, 0, 0, 0}, 2});
   return known;
 }
 
@@ -259,7 +260,7 @@ TEST_SUITE("by_name/systems") {
     auto const printed = [&](char const* spec) { return kv::to_string(known.parse(spec)); };
     CHECK(printed("pyramid_kv | budget(40, by=ramp)") == printed("pyramid_kv | budget(40)"));
     CHECK(printed("lu_kv(scores=mine, table=other) | budget(40, by=table, table=other)") ==
-          "external(name=mine) | budget(40, by=table, table=other)");
+          "external(name=mine) | safe(sinks=4, recent=1) | budget(40, by=table, table=other)");
     CHECK(printed("sir_llm | reduce_lanes(layer, sum) | budget(9)") ==
           "carried(name=surprise, decay=1) | put_first(tokens=1000, then=recency) | reduce_lanes(layer, sum) | "
           "sinks(4) | budget(9) | when(turn)");

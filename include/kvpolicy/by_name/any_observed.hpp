@@ -11,6 +11,7 @@
 #include <kvpolicy/recorders/record_mass_ring.hpp>
 #include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/recorders/record_retention.hpp>
+#include <kvpolicy/recorders/record_stamps.hpp>
 #include <kvpolicy/scorers/external_queries.hpp>
 #include <memory>
 #include <type_traits>
@@ -22,7 +23,7 @@ namespace KVPOLICY_NAMESPACE {
 template <bool Host>
 class observed_one {
  public:
-  enum class kind { numbers, rows, every_row, memory, own };
+  enum class kind { numbers, rows, every_row, memory, stamps, own };
 
   observed_one() = default;
   observed_one(attention_mass const& from) : what_(kind::numbers), numbers_(from.mass) {}
@@ -31,6 +32,7 @@ class observed_one {
   observed_one(key_norms const& from) : what_(kind::numbers), numbers_(from.negated) {}
   observed_one(retention const& from) : what_(kind::numbers), numbers_(from.log_beta) {}
   observed_one(mass_ring const& from) : what_(kind::numbers), numbers_(from.masses), of_entry_(from.rows) {}
+  observed_one(stamps const& from) : what_(kind::stamps), stamps_(from) {}
   observed_one(query_memory const& from) : what_(kind::memory), rows_(from) {}
   observed_one(external_queries const& from) : what_(kind::every_row), rows_(from) {}
   observed_one(query_view const& from) : what_(kind::rows), rows_(from) {}
@@ -49,6 +51,7 @@ class observed_one {
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& batch, lane this_lane) const {
     if (what_ == kind::numbers)
       return detail::any_recorded(numbers_.row(this_lane), batch.committed(this_lane) * of_entry_);
+    if (what_ == kind::stamps) return stamps_.observed(batch, this_lane);
     if (what_ == kind::memory) return query_memory{rows_}.observed(batch, this_lane);
     if (what_ == kind::every_row) return external_queries{rows_}.observed(batch, this_lane);
     if (what_ == kind::rows) return rows_.observed(batch, this_lane);
@@ -60,6 +63,7 @@ class observed_one {
   kind what_ = kind::numbers;
   by_lane<float const> numbers_{};
   int of_entry_ = 1;  ///< numbers of an entry
+  stamps stamps_{};
   query_view rows_{};
   alignas(std::max_align_t) std::byte bytes_[Host ? 512 : 1] = {};
   bool (*asks_)(std::byte const*, lanes const&, lane) = nullptr;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <kvpolicy/accounting/explain.hpp>
+#include <kvpolicy/by_name/any_budget.hpp>
 #include <kvpolicy/by_name/any_scorer.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/eviction.hpp>

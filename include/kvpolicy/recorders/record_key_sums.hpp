@@ -5,6 +5,7 @@
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/key_sums.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE {

@@ -16,6 +16,14 @@ struct stamps {
   static constexpr auto tensor = "queries";
   by_lane<int const> last{};      ///< 1 + the position of the last row that attended to the entry; at first of its own
   by_lane<int const> interval{};  ///< the most positions between two such rows
+  /// True if a row was observed after any entry of a lane was there. Mostly the first one says so.
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {
+    int const* const row = last.row(this_lane);
+    for (int e = 0; e < among.committed(this_lane); ++e) {
+      if (row[e] != 0) return true;
+    }
+    return false;
+  }
   void check(char const* call, shape const&) const {
     detail::check_numbers_given(call, name, last);
     detail::check_numbers_given(call, name, interval);
