@@ -43,13 +43,6 @@ struct all_signals {
             .rows = entries,
             .position = {positions.data(), entries, 0, 0}};
   }
-  [[nodiscard]] kv::query_view profile_rows(int width) const {
-    kv::query_view made{.base = memory(), .dims = width, .layer = std::int64_t{4} * 4 * width};
-    made.head = std::int64_t{4} * width;
-    made.heads = 4;
-    made.rows = 1;
-    return made;
-  }
   template <class Numbers>
   [[nodiscard]] Numbers of_entries() const {
     return {{.base = memory(), .sequence = 4 * 80, .layer = 2 * 80, .head = 80, .entry = 4, .entries = entries}};
@@ -70,7 +63,7 @@ struct all_signals {
                                             .position = {positions.data(), entries, 0, 0}};
   kv::turn_queries turn{rows()};
   kv::external_queries lookahead{rows()};
-  kv::query_model profile{profile_rows(8), profile_rows(4)};
+  kv::query_model profile = kv::query_model_of(numbers.data(), numbers.data(), cache.model(), {});
   kv::log_beta log_beta = of_entries<kv::log_beta>();
   kv::gate gate = of_entries<kv::gate>();
   kv::birth_score born = of_entries<kv::birth_score>();

@@ -55,9 +55,7 @@ class told_lanes {
   static inline float const query_radius[lanes * group][dims / 2] = {{1.3f, 1}, {1, 2.5f}, {3, 1},    {2, 2},
                                                                      {1, 0.5f}, {5, 2.5f}, {1.5f, 4}, {2, 3.25f}};
   static kv::query_model profile(kv::rope const& turns) {
-    kv::query_model made{.mean = one_row(query_mean[0], dims), .radius = one_row(query_radius[0], dims / 2)};
-    made.rope = turns;
-    return made;
+    return kv::query_model_of(query_mean[0], query_radius[0], {2, 2 * group, 2, dims}, turns);
   }
 
   explicit told_lanes(int bound)
@@ -121,16 +119,6 @@ class told_lanes {
   std::vector<told_of_lane> told;
 
  private:
-  static kv::query_view one_row(float const* from, int width) {
-    kv::query_view made;
-    made.base = reinterpret_cast<std::byte const*>(from);
-    made.dims = width;
-    made.head = std::int64_t{4} * width;
-    made.layer = made.head * lanes / 2 * group;
-    made.heads = 2 * group;
-    made.rows = 1;
-    return made;
-  }
   static kv::entry_numbers numbers(std::vector<float> const& of, int tokens) {
     return {.base = reinterpret_cast<std::byte const*>(of.data()),
             .layer = std::int64_t{8} * tokens,

@@ -53,4 +53,21 @@ struct query_model {
   }
 };
 
+/// A profile in contiguous float32: `mean` [layer][query head][D] before RoPE, and `radius` [layer][query head][pair]
+/// of the pairs that turn, in the executor's memory.
+[[nodiscard]] inline query_model query_model_of(float const* mean, float const* radius, shape const& model,
+                                                rope const& turns) {
+  auto const rows = [&](float const* from, int width) {
+    query_view made;
+    made.base = reinterpret_cast<std::byte const*>(from);
+    made.dims = width;
+    made.head = std::int64_t{4} * width;
+    made.layer = made.head * model.query_heads;
+    made.heads = model.query_heads;
+    made.rows = 1;
+    return made;
+  };
+  return {rows(mean, model.head_dim), rows(radius, (turns.dims != 0 ? turns.dims : model.head_dim) / 2), turns};
+}
+
 }  // namespace KVPOLICY_NAMESPACE
