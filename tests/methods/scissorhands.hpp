@@ -33,6 +33,17 @@ struct scissorhands {
       CHECK(two[e] == doctest::Approx(of_two[e]));
       CHECK(all[e] == doctest::Approx(of_all[e]));
     }
+    rows_of_drafts_have_no_place();
+  }
+
+  /// Of four rows at positions 1 to 4 in a lane whose newest token is at 2, two move the ring on.
+  static void rows_of_drafts_have_no_place() {
+    float memory[16] = {};
+    int count = 3, next = 6, positions[] = {0, 1, 2}, rows[] = {1, 2, 3, 4};
+    kv::cache const cache = kv::contiguous_cache(memory, memory, {1, 1, 1, 4}, 3, &count, positions);
+    kv::query_view const view{.dims = 4, .heads = 1, .rows = 4, .position = {rows}};
+    kv::record_mass_ring::advance const advance{{&next}, view, cache.lanes, 7};
+    CHECK(advance({{}, 3, 0, positions, {}}) == 1);
   }
 };
 

@@ -56,13 +56,18 @@ struct record_mass_ring {
       masses.row(at.lane)[std::int64_t{at.ordinal} * rows + place] = mass;
     }
   };
-  /// The place after the rows of a forward.
+  /// The place after the rows of a forward. Rows after the newest committed token, which are those of drafts, have no
+  /// place: they are shown again when their tokens are committed.
   struct advance {
     by_lane<int> next;
     query_view of;
+    lanes batch;
     int rows;
     KVPOLICY_HD int operator()(lane_entries const& lane) const {
-      return of.rows == 0 ? *next.row(lane.lane) : (*next.row(lane.lane) + of.valid(lane.lane)) % rows;
+      int fresh = of.rows == 0 ? 0 : of.valid(lane.lane);
+      int const newest = batch.newest(lane.lane);
+      while (fresh > 0 && of.position.row(lane.lane)[of.stored(lane.lane, fresh - 1)] > newest) --fresh;
+      return (*next.row(lane.lane) + fresh) % rows;
     }
   };
   void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
@@ -70,7 +75,7 @@ struct record_mass_ring {
     by_lane<int> const next = recorded.table<int>(1);
     ops::visit_attention(exec, in.lanes, in.template get<keys>(), fresh, {.group = group, .last_rows = rows},
                          put{recorded.table<float>(0), next, rows});
-    ops::map_lanes(exec, in.lanes, advance{next, fresh, rows}, next);
+    ops::map_lanes(exec, in.lanes, advance{next, fresh, in.lanes, rows}, next);
   }
 
   friend bool operator==(record_mass_ring const&, record_mass_ring const&) = default;
