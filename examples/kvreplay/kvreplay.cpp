@@ -19,8 +19,9 @@
 namespace kvreplay {
 namespace {
 
-/// Sets the policy's buffer to its minimum: a prefill is one decision, which does not wait for a buffer to fill.
-any_policy without_buffer(any_policy const& policy, registry const& known) {
+/// Sets the policy's buffer to its minimum, and drops its interval: a prefill is one decision, which waits for nothing.
+any_policy without_buffer(any_policy policy, registry const& known) {
+  if (policy.trigger.what == kv::any_trigger::kind::every) policy.trigger = {};
   std::string spelt = kv::to_string(policy);
   std::size_t const at = spelt.find("buffer=");
   if (at == std::string::npos) return policy;
@@ -29,12 +30,16 @@ any_policy without_buffer(any_policy const& policy, registry const& known) {
 }
 
 /// Sets the window of a method to the number of query rows there are, if they are fewer.
-std::vector<std::string> with_rows_there(options const& with, trace const& of) {
+std::vector<std::string> with_rows_there(options const& with, trace const& of, registry const& known) {
   std::vector<std::string> set = with.set;
-  bool const has_window = with.policy == kv::pyramid_kv::name || with.policy == kv::nacl::name;
-  if (!has_window || of.queries || !of.recent_queries) return set;
+  auto const all = known.list();
+  auto const info = std::find_if(all.begin(), all.end(), [&](auto const& one) { return one.name == with.policy; });
+  if (info == all.end() || !info->prompts_only || of.queries || !of.recent_queries) return set;
   auto const rows = static_cast<int>(of.recent_queries.shape[2]);
-  int window = kv::pyramid_kv{}.window;
+  int window = 0;
+  for (kv::field_info const& each : info->fields) {
+    if (each.name == "window") kv::detail::read_value(std::string_view(each.value), window);
+  }
   auto const given =
       std::find_if(set.begin(), set.end(), [](auto const& each) { return each.rfind("window=", 0) == 0; });
   if (given != set.end()) kv::detail::read_value(std::string_view(*given).substr(7), window);
@@ -58,11 +63,12 @@ void count_once(options& with, int entries) {
 }
 
 /// Sets what the command line leaves to a policy's published settings: its slack, where it decides more than once (a
-/// prompt is one decision, which waits for nothing), and whether it keeps the prompt.
+/// prompt is one decision, which waits for nothing), and whether it keeps the prompt and has a budget.
 void set_published(options& of, trace const& from, registry const& known) {
   if (of.how == mode::prefill) of.slack = "";
   for (kv::scorer_info const& one : known.list()) {
     if (one.name != of.policy || !of.spec.empty()) continue;
+    of.has_no_budget = one.has_no_budget;
     of.keeps_prompt = one.keeps_prompts && !from.prompt_end.empty();
     if (of.how != mode::prefill && of.slack.empty() && one.slack > 0) of.slack = std::to_string(one.slack);
   }
@@ -91,7 +97,7 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   registry known = known_parts(with);
   known.set(kv::intent_kv{.residual = of.residual()});  // a spec cannot set the weights: they are in the trace
   options asked = with;
-  asked.set = with_rows_there(with, of);
+  asked.set = with_rows_there(with, of, known);
   set_published(asked, of, known);
   std::optional<locret> special;
   if (with.policy == kv::locret::name) special.emplace(asked);

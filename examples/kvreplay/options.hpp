@@ -44,7 +44,8 @@ struct options {
   int chunk = 0;
   int threads = 1;
   bool list = false, describe = false, json = false, attend = false;
-  bool keeps_prompt = false;  ///< the policy's published settings protect it, and the trace says where it ends
+  bool keeps_prompt = false;   ///< the policy's published settings protect it, and the trace says where it ends
+  bool has_no_budget = false;  ///< the policy says itself how many entries stay
   mode how = mode::prefill;
   layout lay = layout::compact;
 };
@@ -173,8 +174,8 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
   kv::expects(with.budget.empty() || with.ratio.empty(), "kvreplay", "--ratio", with.ratio, "there is a --budget");
   std::string const budget = with.budget.empty() && with.policy == "h2o" ? heavy_and_recent(with.set) : with.budget;
   if (budget.empty() && with.ratio.empty()) {
-    bool const unlimited = with.policy == "full" || with.policy == kv::side_quest::name;
-    kv::expects(unlimited, "kvreplay", "--budget", "missing", "it says how many entries a lane keeps");
+    kv::expects(with.has_no_budget || with.policy == "full", "kvreplay", "--budget", "missing",
+                "it says how many entries a lane keeps");
     return text;
   }
   if (with.policy == "full") return text;  // its budget is ignored

@@ -81,10 +81,12 @@
 #include <kvpolicy/ops/add_probabilities.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/host/add_probabilities.hpp>
+#include <kvpolicy/ops/host/add_shares.hpp>
 #include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/append_rows.hpp>
 #include <kvpolicy/ops/host/argmin.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
+#include <kvpolicy/ops/host/block_scores.hpp>
 #include <kvpolicy/ops/host/copy_rows.hpp>
 #include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
@@ -157,9 +159,11 @@
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/r_kv.hpp>
 #include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/received_attention.hpp>
 #include <kvpolicy/scorers/recorded_knorm.hpp>
 #include <kvpolicy/scorers/scissorhands.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
+#include <kvpolicy/scorers/stages/blocks.hpp>
 #include <kvpolicy/scorers/stages/frozen.hpp>
 #include <kvpolicy/scorers/stages/put_first.hpp>
 #include <kvpolicy/scorers/stages/reduce_lanes.hpp>
@@ -167,6 +171,7 @@
 #include <kvpolicy/scorers/tova.hpp>
 #include <kvpolicy/scorers/tri_attention.hpp>
 #include <kvpolicy/scorers/trim_kv.hpp>
+#include <kvpolicy/scorers/window_attention.hpp>
 #include <kvpolicy/scorers/write_gate.hpp>
 #include <kvpolicy/selection/plan.hpp>
 #include <kvpolicy/selection/select.hpp>

@@ -1368,7 +1368,7 @@ CONTRACTS = {
     "scissorhands": ("history=32 recent=32 group=sum", "prefill decode turns chunks", "lane", "queries", "history=-1 recent=-1 group=median"),
     "lazy_eviction": ("alpha=0.01 window=32 combine=product group=mean", "decode", "lane", "queries", "alpha=nan window=0 window=-1 combine=max group=median"),
     "keys_values": ("grace=0 values=false by_age=false group=sum", "prefill decode turns chunks", "lane", "queries", "grace=-1 values=perhaps by_age=perhaps group=median"),
-    "neural_gc": ("block=32 window=5 every=256 drop=0.5", "prefill decode", "layer", "queries", "block=0 window=-1 every=0 drop=1.5 drop=-0.5"),
+    "neural_gc": ("block=32 window=5 every=256 drop=0.5", "prefill decode turns chunks", "layer", "queries", "block=0 window=-1 every=0 drop=1.5 drop=-0.5"),
     "chunk_kv": ("chunk=20 window=32 pool=avg:5 scores=", "prefill", "layer", "queries", "chunk=0 window=-1 pool=max:2"),
 }
 

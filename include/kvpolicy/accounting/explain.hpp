@@ -211,14 +211,18 @@ template <executor Executor, entry_decision Policy>
   }
   keep_set const& keep = of.keep();
   lane const this_lane = keep.lanes.at(first_lane(keep.lanes, keep.decides, segment));
-  entry at{.lane = this_lane,
-           .ordinal = ordinal,
-           .count = keep.entry_count[segment],
-           .position = keep.lanes.position.row(this_lane)[ordinal]};
+  entry at{.lane = this_lane, .ordinal = ordinal, .count = keep.entry_count[segment]};
   shape const model{of.lanes().layer_end, of.lanes().heads, of.lanes().heads, 1};
   at.budget = of.allots() ? *of.shares().row(at.lane)
                           : detail::in_entries(policy.budget, model, of.entry_bytes())(at.lane, at.count);
-  return detail::forces_of(policy.score)(at) || policy.protect(at);
+  int const size = std::max(detail::facts_of(policy.score).block, 1);  // a block with a forced entry is forced
+  int const begin = at.count < size ? ordinal : ordinal / size * size;
+  int const end = at.count < size ? ordinal + 1 : std::min(begin + size, at.count);
+  for (at.ordinal = begin; at.ordinal < end; ++at.ordinal) {
+    at.position = keep.lanes.position.row(this_lane)[at.ordinal];
+    if (detail::forces_of(policy.score)(at) || policy.protect(at)) return true;
+  }
+  return false;
 }
 
 /// Explains in one line why an entry stays or goes.

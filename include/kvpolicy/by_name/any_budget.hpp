@@ -73,6 +73,9 @@ struct budget_numbers {
     if (block > 0) return whole_blocks_of(tokens, block, count);
     return of == amount::tokens ? tokens : 0x7FFFFFFF;
   }
+  [[nodiscard]] KVPOLICY_HD constexpr double dropped_part() const {
+    return of == amount::ratio && by == sharing::fixed && !of_seen ? drop : -1;
+  }
   [[nodiscard]] KVPOLICY_HD constexpr budget_scope scope() const { return shared_by; }
   [[nodiscard]] KVPOLICY_HD constexpr int floor(int share) const {
     if (calls.floor.there()) return calls.floor(share);

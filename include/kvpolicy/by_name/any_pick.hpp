@@ -11,32 +11,38 @@ namespace KVPOLICY_NAMESPACE {
 
 /// Any of the shipped picks, or on the host one of a program's own.
 struct any_pick {
-  enum class kind { top, at_least, lowest_one, own };
+  enum class kind { top, at_least, lowest, lowest_one, own };
   using erased = void;
 
   kind what = kind::top;
-  at_least threshold{};    ///< of `at_least`
-  detail::own_pick own{};  ///< of `own`
+  at_least threshold{};     ///< of `at_least`
+  kvpolicy::lowest part{};  ///< of `lowest`
+  detail::own_pick own{};   ///< of `own`
 
   any_pick() = default;
   any_pick(top) {}
   any_pick(at_least from) : what(kind::at_least), threshold(from) {}
+  any_pick(kvpolicy::lowest from) : what(kind::lowest), part(from) {}
   any_pick(lowest_one) : what(kind::lowest_one) {}
   explicit any_pick(detail::own_pick const& from) : what(kind::own), own(from) {}
 
   /// True if an entry's own score decides, and no budget.
   [[nodiscard]] bool by_threshold() const { return what == kind::at_least || what == kind::own; }
+  /// True if it says itself how many entries stay, so that there is no budget.
+  [[nodiscard]] bool has_no_budget() const { return by_threshold() || what == kind::lowest; }
 
   /// Calls visit with the pick of its own type.
   template <class Visit>
   void visit(Visit const& visit) const {
     if (what == kind::top) visit(top{});
     if (what == kind::at_least) visit(threshold);
+    if (what == kind::lowest) visit(part);
     if (what == kind::lowest_one) visit(lowest_one{});
     if (what == kind::own) visit(own.picks);
   }
   void check(char const* call) const {
     if (what == kind::at_least) threshold.check(call);
+    if (what == kind::lowest) part.check(call);
     own.check(call);
   }
   friend bool operator==(any_pick const&, any_pick const&) = default;

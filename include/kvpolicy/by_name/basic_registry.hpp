@@ -4,6 +4,7 @@
 
 #include <kvpolicy/by_name/any_admission.hpp>
 #include <kvpolicy/by_name/any_policy.hpp>
+#include <kvpolicy/by_name/attention_systems.hpp>
 #include <kvpolicy/by_name/registered_parts.hpp>
 #include <kvpolicy/by_name/systems.hpp>
 #include <kvpolicy/by_name/user_parts.hpp>
@@ -72,6 +73,7 @@ class basic_registry {
     for (spec_stage const& each : joined.stages) {
       if (each.reduces) made.info.decides = each.reduces->decides;
     }
+    made.info.has_no_budget = joined.pick.has_no_budget();
     if constexpr (requires { System::when; }) made.info.when = System::when;
     if constexpr (requires { System::prompts_only; }) made.info.prompts_only = System::prompts_only;
     made.is_system = true;
@@ -88,7 +90,11 @@ class basic_registry {
       spec_parts const said = with;
       chosen.join(with);
       detail::refuse_replaced(said, with, from);
-      return any_entry_scorer(chosen.scorer());
+      if constexpr (requires { chosen.with_scorer([](auto const& one) { return any_entry_scorer(one); }); }) {
+        return chosen.with_scorer([](auto const& one) { return any_entry_scorer(one); });
+      } else {
+        return any_entry_scorer(chosen.scorer());
+      }
     };
     parts_.scorers.push_back(made);
     return *this;
@@ -221,9 +227,11 @@ class basic_registry {
     auto const said = [&](char const* field) { return detail::budget_argument(says, field); };
     forced_ends const ends = score.forces().ends;
     bool const keeps_all = ends.recent == 0x7FFFFFFF;
-    bool const picks_alone = with.pick.by_threshold();
+    bool const picks_alone = with.pick.has_no_budget();
     if (picks_alone && with.budget != nullptr && limit.of != any_budget::amount::unlimited) {
-      detail::refuse_spec(says.column, says.name, name_of(with.pick) + " keeps however many entries there are");
+      char const* const rule = with.pick.by_threshold() ? " keeps however many entries there are"
+                                                        : " drops a part of the entries, whatever the budget";
+      detail::refuse_spec(says.column, says.name, name_of(with.pick) + rule);
     }
     if (score.facts().first && with.pick.what != any_pick::kind::top) {
       spec_stage const* const first = with.stage("put_first");

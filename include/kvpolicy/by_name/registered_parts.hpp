@@ -24,6 +24,7 @@ struct scorer_info {
   bool prompts_only = false;   ///< it decides once, at the end of a prompt
   bool decodes_only = false;   ///< it decides while decoding, by what decode steps have shown
   bool reads_rows = false;     ///< its field `table` names rows of heads
+  bool has_no_budget = false;  ///< it says itself how many entries stay
   bool keeps_prompts = false;  ///< its published settings protect the prompt
   int slack = 0;               ///< of its published settings: entries beyond the budget with which it waits
 };
@@ -194,6 +195,7 @@ class registered_parts {
   [[nodiscard]] any_entry_scorer apply(spec_stage const& stage, any_entry_scorer const& inner) const {
     if (stage.reduces) return any_entry_scorer(stage.reduces->around(inner));
     if (stage.puts_first) return any_entry_scorer(stage.puts_first->around(inner));
+    if (stage.in_blocks) return any_entry_scorer(stage.in_blocks->around(inner));
     for (auto const& [name, make] : stages) {
       if (name == stage.from.name) return make(inner, stage.from);
     }

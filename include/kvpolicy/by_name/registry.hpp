@@ -21,12 +21,15 @@
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/r_kv.hpp>
 #include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/received_attention.hpp>
 #include <kvpolicy/scorers/scissorhands.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
+#include <kvpolicy/scorers/stages/blocks.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
 #include <kvpolicy/scorers/tri_attention.hpp>
 #include <kvpolicy/scorers/trim_kv.hpp>
+#include <kvpolicy/scorers/window_attention.hpp>
 #include <kvpolicy/scorers/write_gate.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -49,9 +52,17 @@ template <executor Executor = host_executor>
   all.add(intent_kv{}).add(trim_kv{}).add(observed_attention{}).add(carried{});
   all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{});
   all.add(not_stale{}).add(db_trim_kv{}).add(keydiff{}).add(r_kv{}).add(q_filters{}).add(tri_attention{});
-  all.add(scissorhands{}).add(lazy_eviction{});
-  all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
-  all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{});
+  all.add(scissorhands{}).add(lazy_eviction{}).add(window_attention{}).add(received_attention{});
+  all.add(received_by_value{}).add(keys_values{});
+  all.add(pyramid_kv{})
+      .add(nacl{})
+      .add(sir_llm{})
+      .add(locret{})
+      .add(lu_kv{})
+      .add(side_quest{})
+      .add(chunk_kv{})
+      .add(neural_gc{});
+  all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{}).add_stage(blocks<full>{});
   all.add_to_admissions(write_gate{}).add_to_admissions(head_table{}).add(quest{}).add(page_gates{});
   return all;
 }

@@ -12,8 +12,10 @@
 #include <kvpolicy/decision/describe.hpp>
 #include <kvpolicy/decision/rule.hpp>
 #include <kvpolicy/ops/host/add_probabilities.hpp>
+#include <kvpolicy/ops/host/add_shares.hpp>
 #include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
+#include <kvpolicy/ops/host/block_scores.hpp>
 #include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/feature_sums.hpp>

@@ -6,6 +6,7 @@
 #include <kvpolicy/by_name/spec.hpp>
 #include <kvpolicy/parts/phase.hpp>
 #include <kvpolicy/scorers/full.hpp>
+#include <kvpolicy/scorers/stages/blocks.hpp>
 #include <kvpolicy/scorers/stages/put_first.hpp>
 #include <kvpolicy/scorers/stages/reduce_lanes.hpp>
 #include <optional>
@@ -14,13 +15,16 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A stage of a spec: the part that names it, or one of the two stages that systems have.
+/// A stage of a spec: the part that names it, or one of the stages that systems have.
 struct spec_stage {
   spec_part from{};
   std::optional<reduce_lanes<full>> reduces{};
   std::optional<put_first<full>> puts_first{};
+  std::optional<blocks<full>> in_blocks{};
 
-  [[nodiscard]] bool is_of_system() const { return reduces.has_value() || puts_first.has_value(); }
+  [[nodiscard]] bool is_of_system() const {
+    return reduces.has_value() || puts_first.has_value() || in_blocks.has_value();
+  }
 };
 
 /// The parts of a spec after its scorer.
@@ -50,12 +54,16 @@ struct spec_parts {
     while (at != stages.end() && at->is_of_system()) ++at;
     stages.insert(at, one);
   }
-  void add(reduce_lanes<full> const& own) { add(spec_stage{{own.name, 1, {}}, own, {}}); }
+  void add(reduce_lanes<full> const& own) { add(spec_stage{{own.name, 1, {}}, own, {}, {}}); }
   /// Adds one whose numbers are those of the system. A spec has no other one beside it.
-  void add(put_first<full> const& own) {
-    spec_stage const* const said = stage(own.name);
+  void add(put_first<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, own, {}}); }
+  void add(blocks<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, {}, own}); }
+
+ private:
+  void add_only(spec_stage const& own) {
+    spec_stage const* const said = stage(own.from.name);
     if (said != nullptr) detail::refuse_spec(said->from.column, said->from.name, "its system has one of its own");
-    add(spec_stage{{own.name, 1, {}}, {}, own});
+    add(own);
   }
 };
 
@@ -77,8 +85,9 @@ struct when_argument {
 };
 
 inline std::vector<std::string> part_names() {
-  return {"sinks",     "recent",      "span",        "safe",       "everything", "prompt",   "marks",      "budget",
-          "unlimited", "over_budget", "full_buffer", "over_total", "every",      "at_least", "lowest_one", "when"};
+  return {"sinks", "recent",   "span",      "safe",        "everything",  "prompt",
+          "marks", "budget",   "unlimited", "over_budget", "full_buffer", "over_total",
+          "every", "at_least", "lowest",    "lowest_one",  "when"};
 }
 
 /// Notes the column of a part that a section may have once, or the part. `at` is 0 or null before.
@@ -147,7 +156,7 @@ inline bool read_pick(any_pick& to, spec_part const& from, known_parts const& kn
     to = read_part(from, made);
     return true;
   };
-  return one(at_least{.unbounded = true}) || one(lowest_one{}) || read_own(known.picks, from, to);
+  return one(at_least{.unbounded = true}) || one(lowest{}) || one(lowest_one{}) || read_own(known.picks, from, to);
 }
 
 /// Reads the parts of an eviction after its scorer.

@@ -10,7 +10,7 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// A system is a value with the fields of its parts. `scorer()` returns its scorer, and `join(parts)` adds its other
-/// parts to those of a spec.
+/// parts to those of a spec. If the scorer may be of another type, `with_scorer(visit)` calls visit with it.
 template <class S>
 concept system_of_parts = std::regular<S> && requires(S const& s, spec_parts& parts) {
   { s.scorer() } -> scorer;

@@ -85,6 +85,11 @@ class plan {
     return shares_ ? by_lanes(std::as_const(*shares_).data()) : by_lane<int const>{};
   }
 
+  /// Makes room for a number of each lane, for a policy that counts what stays before it picks.
+  void add_kept(Executor& exec) { kept_.emplace(exec, static_cast<std::size_t>(lanes_.size())); }
+  [[nodiscard]] bool counts_kept() const { return kept_.has_value(); }
+  [[nodiscard]] by_lane<int> kept() { return kept_ ? by_lanes(kept_->data()) : by_lane<int>{}; }
+
   /// Memory for the sums over the turns of an `evict`.
   [[nodiscard]] kvpolicy::report* total() { return total_.data(); }
   [[nodiscard]] apply_stats* turn_stats() { return turn_stats_.data(); }
@@ -171,6 +176,7 @@ class plan {
   buffer<kvpolicy::report> total_;  ///< of the turns of an `evict`
   buffer<apply_stats> turn_stats_;  ///< of one turn
   std::optional<buffer<int>> shares_;
+  std::optional<buffer<int>> kept_;
   detail::row_counts<Executor> counted_;
   kvpolicy::lanes lanes_;
   granularity decides_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/decision/block_rule.hpp>
 #include <kvpolicy/decision/decision_refusals.hpp>
 #include <kvpolicy/decision/first.hpp>
 #include <kvpolicy/decision/make.hpp>
@@ -50,8 +51,9 @@ void refuse_order_that_is_read(resolved<Policy> const& of, SignalSet const& in, 
 
 /// Writes what a rule keeps, after the scorer has run.
 template <executor Executor, class Policy, class SignalSet, class Rule>
-void pick_by_rule(Executor& exec, Policy const& policy, SignalSet const& all_signals, Rule const& rule,
-                  score_view const& scores, keep_set const& keep) {
+void pick_by_rule(Executor& exec, resolved<Policy> const& of, SignalSet const& all_signals, Rule const& rule,
+                  score_view const& scores, plan<Executor>& into, keep_set const& keep) {
+  Policy const& policy = of.policy;
   using pick_type = decltype(rule.pick);
   with_first_of(policy.score, [&]<class First>(First const& first) {
     if constexpr (std::same_as<pick_type, top>) {
@@ -60,7 +62,12 @@ void pick_by_rule(Executor& exec, Policy const& policy, SignalSet const& all_sig
       static_assert(erased<First>, "kvpolicy: put_first needs the pick top");
     }
   });
-  picking_verb<pick_type>{}(exec, scores, rule, keep);
+  if constexpr (counts_before_picking<score_of<Policy>, pick_type>) {
+    with_block_rule(exec, rule, of.scorer.block, scores, into.kept(),
+                    [&](auto const& blocks) { ops::top_k(exec, scores, blocks, keep); });
+  } else {
+    picking_verb<pick_type>{}(exec, scores, rule, keep);
+  }
 }
 
 /// Decides, after the caller has checked everything but the data in memory. `epochs` are those of the state, which
@@ -93,7 +100,7 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet const&
         if (by_entry) return void(ops::argmin_of(exec, scores, policy.score.entry_scores(all_signals), rule, keep));
       }
     }
-    pick_by_rule(exec, policy, all_signals, rule, scores, keep);
+    pick_by_rule(exec, of, all_signals, rule, scores, into, keep);
   });
   into.publish(keep);
   if constexpr (requires { exec.decided(policy, into); }) exec.decided(policy, into);
@@ -168,10 +175,14 @@ template <entry_decision Policy>
   if (of.by_threshold || of.scope != budget_scope::lane || of.allots) return true;
   auto const limit = detail::in_entries(policy.budget, in.shape, entry_bytes(in));
   auto const when = detail::trigger_of(policy);
+  auto const budget_of = [&](lane one, int count) {
+    int const allowed = std::max(limit(one, count), 0);
+    return of.drops_part ? detail::budget_for_trigger<lowest>(allowed) : allowed;
+  };
   bool any = false;
   detail::for_each_lane(in.lanes, [&](int, lane one) {
     int const count = in.lanes.committed(one);
-    any = any || (detail::is_due(when, in.lanes.newest(one)) && when(count, std::max(limit(one, count), 0)));
+    any = any || (detail::is_due(when, in.lanes.newest(one)) && when(count, budget_of(one, count)));
   });
   return any;
 }

@@ -79,6 +79,10 @@ void check_plan(char const* call, Executor const& exec, resolved<Policy> const& 
           "without the spare rows that this policy needs", "make_plan makes it for the policy that decides");
   expects(!of.allots || into.allots(), call, "plan", "without room for shares",
           "make_plan makes it for the policy that decides");
+  expects(!of.counts_before_picking() || into.counts_kept(), call, "plan", "without room for what blocks keep",
+          "make_plan makes it for the policy that decides");
+  expects(!of.counts_before_picking() || of.scope == budget_scope::lane, call, "budget.scope", to_string(of.scope),
+          "where blocks or a part of the entries go, every lane has a budget of its own");
   expects(scope_at_once(policy.budget) != budget_scope::sequence || batch.layers() == model.layers, call,
           "signals.lanes.layers", batch.layers(),
           [&] { return "all " + std::to_string(model.layers) + " layers share this budget"; });

@@ -62,7 +62,7 @@ template <executor Executor, class Policy, class First, class... Appliers>
 ///   an applier that was not listed here reserves its scratch at the call.
 /// - throws: as `make_state`.
 /// - memory: 8 bytes x segments x bound, and 4 bytes x bound for each row that the scorer needs beside its scores; 4
-///   bytes x lanes if the budget allots shares.
+///   bytes x lanes if the budget allots shares, and as many if entries stay or go in blocks or a part of them goes.
 template <executor Executor, entry_decision Policy, class... Appliers>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in, at_once const& size,
                                        Appliers const&...) {
@@ -78,7 +78,9 @@ template <executor Executor, entry_decision Policy, class... Appliers>
                       entry_bytes(in), most);
   detail::visit_kinds_of_rows_of_scorer(
       policy.score, [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.capacity); });
-  if (detail::resolve(policy).allots) made.add_shares(exec);
+  auto const of = detail::resolve(policy);
+  if (of.allots) made.add_shares(exec);
+  if (of.counts_before_picking()) made.add_kept(exec);
   if (in.where.kind == locating::slot_map) made.look_up_in(in.where.table);
   return made;
 }

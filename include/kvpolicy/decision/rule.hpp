@@ -136,6 +136,11 @@ struct budget_when_due {
   KVPOLICY_HD int operator()(lane one, int count) const {
     return is_always_due(when) || is_due(when, batch.newest(one)) ? limit(one, count) : count;
   }
+  [[nodiscard]] KVPOLICY_HD double dropped_part() const
+    requires requires(Budget const& of) { of.dropped_part(); }
+  {
+    return limit.dropped_part();
+  }
   [[nodiscard]] KVPOLICY_HD budget_scope scope() const { return scope_of(limit); }
   [[nodiscard]] KVPOLICY_HD int floor(int share) const { return floor_of(limit, share); }
 };
@@ -196,7 +201,10 @@ struct resolved {
   bool allots;          ///< its budget gives every lane a share of its own
   bool drops_one;       ///< its pick drops the entry with the lowest score
   bool by_threshold;    ///< its pick keeps however many entries there are
+  bool drops_part;      ///< its pick drops a part of what is there
 
+  /// True if it counts what stays of each lane before it picks: see `block_rule`.
+  [[nodiscard]] bool counts_before_picking() const { return drops_part || scorer.block > 0; }
   /// Its budget in entries, where a row of an entry has `bytes`.
   [[nodiscard]] auto limit(shape const& model, std::int64_t bytes) const {
     return counted_budget(in_entries(policy.budget, model, bytes), again);
@@ -206,7 +214,7 @@ struct resolved {
 template <class Policy>
 resolved<Policy> resolve(Policy const& policy) {
   resolved<Policy> made{
-      policy, facts_of(policy.score), policy.score.decides, scope_of(policy.budget), false, false, false, false};
+      policy, facts_of(policy.score), policy.score.decides, scope_of(policy.budget), false, false, false, false, false};
   phase when = made.scorer.when;
   if constexpr (requires { when = policy.when; }) when = policy.when;
   made.again = when != phase::prefill && when != phase::layer;
@@ -214,6 +222,7 @@ resolved<Policy> resolve(Policy const& policy) {
   with_pick(pick_of(policy), [&]<class Pick>(Pick const&) {
     made.drops_one = std::same_as<Pick, lowest_one>;
     made.by_threshold = threshold<Pick>;
+    made.drops_part = detail::drops_part<Pick>;
   });
   return made;
 }

@@ -19,6 +19,8 @@ namespace KVPOLICY_NAMESPACE {
 /// - `floor(budget)`: the number of entries that each lane of a pool is guaranteed, given the lane's own budget.
 /// - `in_entries(shape, entry_bytes)`: the budget in entries, given the size of one entry of one lane. A budget in
 ///   bytes has it.
+/// - `dropped_part()`: the part of the entries that it drops, if that is what it says; below 0 if not. Of entries in
+///   blocks it is then the part of the blocks.
 /// - `allot(exec, in, scores, shares)`: writes the number of entries that each lane may keep to `shares`, a
 ///   `by_lane<int>`. A budget that depends on what is there has it; `in` are the signals of the decision. The decision
 ///   then does not call the budget for a number. Scores are written already, unless the scorer ranks candidates.
@@ -217,6 +219,7 @@ struct drop_ratio {
     expects(drop >= 0 && drop <= 1, call, "budget.ratio", drop, "a part is dropped, 0 to 1");
   }
   KVPOLICY_HD constexpr int operator()(lane, int count) const { return detail::kept_of_ratio(drop, round, count); }
+  [[nodiscard]] KVPOLICY_HD constexpr double dropped_part() const { return drop; }
   friend bool operator==(drop_ratio const&, drop_ratio const&) = default;
 };
 

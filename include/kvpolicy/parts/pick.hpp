@@ -26,6 +26,18 @@ struct lowest_one {
   friend bool operator==(lowest_one const&, lowest_one const&) = default;
 };
 
+/// Drops a part of the entries that compete, those with the lowest scores: floor(part * n) of n. Where entries are in
+/// blocks (the stage `blocks`), it is a part of the whole blocks. The trigger says when; there is no budget.
+struct lowest {
+  double part = 0.5;
+  static constexpr auto name = "lowest";
+  static constexpr auto fields() { return make_fields(field{"part", &lowest::part}); }
+  void check(char const* call) const {
+    expects(part >= 0 && part <= 1, call, "lowest.part", part, "a part is dropped, 0 to 1");
+  }
+  friend bool operator==(lowest const&, lowest const&) = default;
+};
+
 /// Keeps the entries whose score is at least `least`, however many they are: there is no budget. Entries with a NaN as
 /// score are not kept.
 struct at_least {
@@ -58,14 +70,25 @@ namespace detail {
 template <class P>
 concept erased_pick = requires { typename P::erased; };
 
+/// True for a pick that drops a part of what is there, whatever the budget.
+template <class P>
+inline constexpr bool drops_part = std::same_as<P, lowest>;
+
+/// The budget with which a trigger is asked. Without a limit a pick of a part would never wait for anything.
+template <class P>
+[[nodiscard]] KVPOLICY_HD constexpr int budget_for_trigger(int allowed) {
+  return drops_part<P> && allowed == 0x7FFFFFFF ? 0 : allowed;
+}
+
 /// The hooks of a pick. `check()` gives the one compile error for a pick that does not fit.
 template <class P>
-using pick_hooks = part_hooks<
-    P, law<hook::pick_is_number, !std::is_arithmetic_v<P>>,
-    required_hook<hook::pick_call, std::same_as<P, top> || std::same_as<P, lowest_one> || threshold<P> || erased_pick<P>
-                                       ? hook_form::fits
-                                       : form_of_call<hook::pick_call, P, exactly<bool>, float>()>,
-    optional_hook<hook::pick_check, form_of_call<hook::pick_check, P, anything, char const*>()>>;
+using pick_hooks =
+    part_hooks<P, law<hook::pick_is_number, !std::is_arithmetic_v<P>>,
+               required_hook<hook::pick_call, std::same_as<P, top> || std::same_as<P, lowest> ||
+                                                      std::same_as<P, lowest_one> || threshold<P> || erased_pick<P>
+                                                  ? hook_form::fits
+                                                  : form_of_call<hook::pick_call, P, exactly<bool>, float>()>,
+               optional_hook<hook::pick_check, form_of_call<hook::pick_check, P, anything, char const*>()>>;
 
 }  // namespace detail
 

@@ -19,6 +19,8 @@ namespace KVPOLICY_NAMESPACE {
 /// come with their `lse`.
 struct record_attention_mass {
   reduction group = reduction::sum;  ///< how the query heads of a KV head are reduced
+  /// Which sum comes first, that over rows or that over query heads. It matters to a maximum.
+  reduction_order order = reduction_order::rows_then_group;
 
   using needs =
       kvpolicy::needs<any_signal_of<keys, attention_probabilities>, any_signal_of<queries, attention_probabilities>>;
@@ -52,12 +54,15 @@ struct record_attention_mass {
     using given = std::remove_cvref_t<decltype(in)>;
     if constexpr (kvpolicy::provides<given, attention_probabilities>) {
       if (auto const* const probabilities = in.template find<attention_probabilities>(); probabilities != nullptr) {
+        expects(order == reduction_order::rows_then_group || group != reduction::max || probabilities->rows <= 1,
+                "observe", "attention_probabilities.rows", probabilities->rows,
+                "the largest of each row is added up: give one row, or keys and queries");
         return ops::add_probabilities(exec, in.lanes, *probabilities, group, recorded.table<float>(0));
       }
     }
     if constexpr (kvpolicy::provides<given, keys> && kvpolicy::provides<given, queries>) {
       ops::compute_attention_mass(exec, in.template get<keys>(), in.template get<queries>(),
-                                  {.rows = reduction::sum, .group = group, .accumulate = true},
+                                  {.rows = reduction::sum, .group = group, .order = order, .accumulate = true},
                                   score_view{in.lanes, granularity::lane, recorded.table<float>(0)});
     }
   }

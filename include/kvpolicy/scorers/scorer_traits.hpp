@@ -79,6 +79,12 @@ concept puts_first = requires(Score const& score) {
   { score.places() } -> std::same_as<first_places>;
 };
 
+/// A scorer of which whole blocks of entries stay or go: `entries_of_block()` says how many. They have equal scores.
+template <class Score>
+concept has_blocks = requires(Score const& score) {
+  { score.entries_of_block() } -> std::same_as<int>;
+};
+
 /// What a scorer says of itself. A stage changes the facts of the scorer inside. An erased scorer holds them as data.
 struct scorer_facts {
   std::string_view name = "the scorer";  ///< for errors
@@ -88,6 +94,7 @@ struct scorer_facts {
   std::optional<budget_scope> shares{};  ///< which lanes share the budget of a spec that does not say it
   phase when = phase::step;              ///< when it decides
   std::optional<first_places> first{};   ///< how many entries it puts first, if it does: see `puts_first`
+  int block = 0;                         ///< entries that stay or go as one: see `has_blocks`; 0: each alone
 };
 
 template <class Score>
@@ -108,6 +115,7 @@ constexpr scorer_facts facts_of(Score const& score) {
     if constexpr (requires { typename std::integral_constant<budget_scope, Score::pools>; }) made.shares = Score::pools;
     if constexpr (requires { typename std::integral_constant<phase, Score::when>; }) made.when = Score::when;
     if constexpr (puts_first<Score>) made.first = score.places();
+    if constexpr (has_blocks<Score>) made.block = score.entries_of_block();
     return made;
   }
 }

@@ -107,7 +107,7 @@ KVPOLICY_HOOK(protection_check, "protection", check, int check, "every call call
 
 KVPOLICY_HOOK(trigger_call, "trigger", operator(), void operator()(), "a decision calls `operator()(int count, int budget) const`, which returns a bool")
 KVPOLICY_HOOK(trigger_check, "trigger", check, int check, "every call calls the hook `check(char const*) const`")
-KVPOLICY_HOOK(pick_call, "pick", operator(), void operator()(), "a pick is kvpolicy::top, kvpolicy::lowest_one, or has `operator()(float) const`, which returns a bool")
+KVPOLICY_HOOK(pick_call, "pick", operator(), void operator()(), "a pick is kvpolicy::top, kvpolicy::lowest, kvpolicy::lowest_one, or has `operator()(float) const`, which returns a bool")
 KVPOLICY_HOOK(pick_check, "pick", check, int check, "every call calls the hook `check(char const*) const`")
 
 KVPOLICY_LAW(recorder_is_value, "this recorder is no regular value, but a state copies it and compares it: friend bool operator==(T const&, T const&) = default")

@@ -8,11 +8,13 @@
 #include <kvpolicy/ops/cuda/admission/release_pages.hpp>
 #include <kvpolicy/ops/cuda/admission/window_counts.hpp>
 #include <kvpolicy/ops/cuda/admission/window_rows.hpp>
+#include <kvpolicy/ops/cuda/add_shares.hpp>
 #include <kvpolicy/ops/cuda/append_column.hpp>
 #include <kvpolicy/ops/cuda/append_rows.hpp>
 #include <kvpolicy/ops/cuda/apply_stats.hpp>
 #include <kvpolicy/ops/cuda/argmin.hpp>
 #include <kvpolicy/ops/cuda/attention_mass.hpp>
+#include <kvpolicy/ops/cuda/block_scores.hpp>
 #include <kvpolicy/ops/cuda/compact_rows.hpp>
 #include <kvpolicy/ops/cuda/copy_rows.hpp>
 #include <kvpolicy/ops/cuda/count_rows.hpp>
