@@ -496,3 +496,103 @@ class ChunkKv(Lane):
         if 0 < stay < len(order) and scores[order[stay] * self.chunk] != scores[order[stay - 1] * self.chunk]:
             self.margin = min(self.margin, 1 - scores[order[stay] * self.chunk] / scores[order[stay - 1] * self.chunk])
         return int(np.isin(block, order[: max(0, stay)]).sum())
+
+
+def gap_at(scores, order, count, size=0.0):
+    """How far apart the two at the cut of an order are, relatively to the score or, where that is larger, to `size`. Equal ones are no near tie,
+    and who is put first or is NaN is far from the others."""
+    if not 0 < count < len(order):
+        return math.inf
+    inside, outside = scores[order[count - 1]], scores[order[count]]
+    return (inside - outside) / max(abs(inside), size) if np.isfinite([inside, outside]).all() and inside != outside else math.inf
+
+
+class OpenVino(Lane):
+    """Of a layer: whole blocks stay by what all rows and heads gave their members. `adaptive`: those that have most of it are put first, and of the
+    others those stay whose keys are unlike the rest. `crush`: of the blocks that go, some stay besides that represent them.
+
+    `spans` of positions are forced besides; `edge` is how far from its row's mean the closest cosine was that could be taken for a smaller one.
+    """
+    usual = {"start": 32, "recent": 128, "block": 32, "score": "sum", "adaptive": False, "cover": 0.9, "crush": 0, "anchor": "mean", "seed": 0}
+    edge, size, spans = math.inf, 0.1, ()  # `size` is that of sums of cosines
+
+    def observe(self, rows, live):
+        super().observe(rows, live)
+        mass = np.sum([self.trace.softmax(self.layer, h, rows, live).sum(axis=0) for h in range(self.trace.query_heads)], axis=0)
+        self.mass = mass / (len(live) - live) if self.how["score"] == "norm_sum" else mass
+
+    def forced(self, live):
+        size, positions = self.how["block"], self.trace.positions[live]
+        begin = blocks_of(len(live), size) * size
+        forced = super().forced(live) | (begin < self.how["start"]) | (begin + size > len(live) - self.how["recent"])
+        for first, last in self.spans:
+            forced |= (first <= positions) & (positions < last)
+        return with_their_blocks(forced, size)
+
+    def blocks(self, live):
+        """The members of each block that may go, a block a row."""
+        return live[~self.forced(live)].reshape(-1, self.how["block"])
+
+    def room(self, live, budget, ratio=None):
+        return min(super().room(live, budget) // self.how["block"], len(self.blocks(live))) * self.how["block"]
+
+    def score(self, live, budget):
+        scores, blocks = np.zeros(len(live)), self.blocks(live)
+        scores[blocks] = self.ranks(blocks, self.room(live, budget) // self.how["block"])[:, None]
+        return scores
+
+    def ranks(self, blocks, most):
+        """What each block is ranked by, of which so many stay."""
+        sums = self.mass[blocks].sum(axis=1)
+        if not self.how["adaptive"] or not len(sums):
+            return sums
+        order = ranking(sums, range(len(sums)))
+        reached = np.cumsum(sums[order]) / sums.sum()
+        first = min(most, int((reached < self.how["cover"]).sum()) + 1)
+        # Whether the last that may stay reaches the cover says nothing: it is put first if those before it did not.
+        self.margin = min([self.margin, gap_at(sums, order, first), *abs(reached[: max(0, most - 1)] - self.how["cover"])])
+        ranks = self.diversity(blocks)
+        ranks[order[:first]] = np.inf
+        return ranks
+
+    def diversity(self, blocks):
+        """The less a block's keys are like those of all blocks, the better; what is below the mean of its row is no likeness."""
+        alike = []
+        for head in range(self.trace.kv_heads):
+            keys = self.trace.keys[self.layer, head, blocks.ravel()]
+            unit = keys / np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), 1e-8)
+            like = unit @ unit.T
+            np.fill_diagonal(like, 0)
+            mean = like.mean(axis=1, keepdims=True)
+            self.edge = abs(like - mean)[like != 0].min(initial=self.edge)
+            alike.append(np.where(like < mean, 0, like))
+        return -np.mean(alike, axis=0).mean(axis=0).reshape(blocks.shape).sum(axis=1)
+
+    def words(self, blocks):
+        """A bit of each member: whether it is of the better half of all members."""
+        order = ranking(self.mass, blocks.ravel().tolist())
+        self.margin = min(self.margin, gap_at(self.mass, order, len(order) // 2))
+        return np.isin(blocks, order[: len(order) // 2])
+
+    def anchor(self, words):
+        size = self.how["block"]
+        return {"mean": 2 * words.sum(axis=0) > len(words), "zeros": np.zeros(size, bool), "ones": np.ones(size, bool), "alternating": np.arange(size) % 2 == 1,
+                "random": np.array([uniform(self.how["seed"], 0, self.layer, 0, place) for place in range(size)]) >= 0.5}[self.how["anchor"]]
+
+    def representatives(self, blocks, dropped):
+        """Of the blocks dropped: every so many of them, ordered by their words' distances to the anchor."""
+        wanted = self.how["crush"]
+        if not 0 < wanted <= len(dropped):
+            return []
+        words = self.words(blocks)
+        far = (words != self.anchor(words)).sum(axis=1)
+        return sorted(dropped, key=lambda b: (far[b], b))[:: len(dropped) // wanted][:wanted]
+
+    def kept(self, live, budget):
+        """Ordinals of who stays, representatives included."""
+        blocks, most = self.blocks(live), self.room(live, budget) // self.how["block"]
+        ranks = self.ranks(blocks, most)
+        order = ranking(ranks, range(len(ranks)))
+        self.margin = min(self.margin, gap_at(ranks, order, most, self.size if self.how["adaptive"] else 0.0))
+        stay = order[:most] + self.representatives(blocks, order[most:])
+        return sorted(live[self.forced(live)].tolist() + blocks[stay].ravel().tolist())

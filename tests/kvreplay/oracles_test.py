@@ -252,6 +252,76 @@ class Worked(unittest.TestCase):
         close(self, lane.score(live)[:2], [.05, .05])
         self.assertEqual(lane.forced(live).tolist(), [True, True, False, False, False])
 
+    def test_blocks_that_represent_those_that_go(self):
+        """Twelve entries in blocks of two, of which the scores keep 0 and 2: the words of six ones are 10 11 11 00 01 00, their anchor 00."""
+        trace, live = Shape(np.zeros((1, 1, 12, 1)), np.zeros((1, 1, 12, 1))), np.arange(12)
+
+        def lane(**fields):
+            made = oracles.OpenVino(trace, 0, start=0, recent=0, block=2, **fields)
+            made.mass = np.array([.9, .1, .5, .4, .8, .7, .2, .3, .05, .6, .02, .01])
+            return made
+
+        def blocks(entries):
+            self.assertEqual(entries, sorted([2 * (j // 2) for j in entries[::2]] + [2 * (j // 2) + 1 for j in entries[::2]]))
+            return [j // 2 for j in entries[::2]]
+
+        one, pairs = lane(crush=2), live.reshape(6, 2)
+        close(self, one.score(live, 4)[::2], [1, .9, 1.5, .5, .65, .03])
+        words = one.words(pairs)
+        self.assertEqual(words.astype(int).tolist(), [[1, 0], [1, 1], [1, 1], [0, 0], [0, 1], [0, 0]])
+        self.assertEqual([one.anchor(words).tolist(), lane(anchor="alternating").anchor(words).tolist()], [[False, False], [False, True]])
+        self.assertEqual(one.anchor(words[:3]).tolist(), [True, True])  # 3 and 2 of 3
+        for crush, expected in enumerate(([0, 2], [0, 2, 3], [0, 2, 3, 4], [0, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], [0, 2])):  # of four no five represent them
+            self.assertEqual(blocks(lane(crush=crush).kept(live, 4)), expected)
+        self.assertEqual([one.representatives(pairs, [4]), lane(crush=1).representatives(pairs, [4, 5])], [[], [5]])
+        for anchor, expected in (("mean", [3, 4]), ("zeros", [3, 4]), ("ones", [1, 3]), ("alternating", [4, 3])):
+            self.assertEqual(lane(crush=2, anchor=anchor).representatives(pairs, [1, 3, 4, 5]), expected)
+        for seed in range(8):
+            ones = [oracles.uniform(seed, 0, 0, 0, place) >= 0.5 for place in (0, 1)]
+            self.assertEqual(lane(anchor="random", seed=seed).anchor(words).tolist(), ones)
+        for budget, expected in ((0, []), (1, []), (2, [2]), (5, [0, 2]), (11, [0, 1, 2, 3, 4]), (12, [*range(6)]), (20, [*range(6)])):
+            self.assertEqual(blocks(lane().kept(live, budget)), expected)
+        held = oracles.OpenVino(trace, 0, sinks=1, start=1, recent=4, block=3)
+        self.assertEqual([held.blocks(live).tolist(), held.room(live, 8), held.room(live, 12), held.room(live, 0)], [[[3, 4, 5]], 0, 3, 0])
+
+    def test_blocks_that_cover(self):
+        """Of 4.58 the sums 1.5 1 .9 .65 .5 .03 reach 1.5 2.5 3.4 4.05 4.55; keys that point away from each other or nowhere."""
+        trace, live = Shape(np.zeros((1, 1, 12, 1)), np.zeros((1, 1, 12, 1))), np.arange(12)
+        for cover, budget, first in ((.3, 8, [2]), (.33, 8, [0, 2]), (.5, 8, [0, 2]), (.9, 12, [0, 1, 2, 3, 4]), (.9, 8, [0, 1, 2, 4]), (.9, 5, [0, 2]),
+                                     (.9, 1, []), (1, 10, [0, 1, 2, 3, 4])):
+            lane = oracles.OpenVino(trace, 0, start=0, recent=0, block=2, adaptive=True, cover=cover)
+            lane.mass = np.array([.9, .1, .5, .4, .8, .7, .2, .3, .05, .6, .02, .01])
+            self.assertEqual(np.flatnonzero(np.isinf(lane.score(live, budget)[::2])).tolist(), first)
+        close(self, [lane.margin], [1 - 4.05 / 4.58])  # the last reached before the fifth, which comes first whether it reaches the cover or not
+        trace = Shape(np.array([[1, 0], [1, 0], [-1, 0], [0, 0]]).reshape(1, 1, 4, 2), np.zeros((1, 1, 4, 1)))
+        lane = oracles.OpenVino(trace, 0, start=0, recent=0, block=2, adaptive=True)
+        close(self, lane.diversity(np.arange(4).reshape(2, 2)), [-2 / 4, 0])  # of 0 1 -1 0, 1 0 -1 0 and -1 -1 0 0 nothing counts below 0, 0 and -1/2
+
+    def test_diversity_against_loops(self):
+        for seed, (heads, size) in enumerate((((2, 2), 1), ((8, 2), 4), ((8, 1), 5))):
+            trace = small(seed, 40, heads, layers=2)
+            lane = oracles.OpenVino(trace, 1, start=3, recent=6, block=size, adaptive=True)
+            entries = [j for j in range(40) if j // size * size >= 3 and (j // size + 1) * size <= 34]
+            self.assertEqual(lane.blocks(np.arange(40)).ravel().tolist(), entries)
+            expected = dict.fromkeys(range(len(entries) // size), 0.0)
+            for head in range(trace.kv_heads):
+                keys = trace.keys[1, head]
+                for i in entries:
+                    row = [0.0 if i == j else sum(keys[i] * keys[j]) / math.sqrt(sum(keys[i] ** 2) * sum(keys[j] ** 2)) for j in entries]
+                    for place, one in enumerate(row):
+                        if one >= sum(row) / len(row):
+                            expected[place // size] -= one / len(entries) / trace.kv_heads
+            close(self, lane.diversity(lane.blocks(np.arange(40))), list(expected.values()), 12)
+
+    def test_masses_of_all_heads(self):
+        trace, live = small(3, 30, (8, 2)), np.arange(30)
+        for score, rows in (("sum", 1), ("norm_sum", 30 - live)):
+            lane = oracles.OpenVino(trace, 2, start=2, recent=2, block=1, score=score)
+            lane.observe(live, live)
+            mass = sum(reference_test.h2o_scores(trace, 2, head, live, live) for head in (0, 1)) / rows
+            close(self, lane.score(live, 20)[2:28], mass[2:28], 12)
+            close(self, [(lane.mass * rows).sum()], [8 * 30], 9)
+
     def test_surprise_of_two_turns(self):
         """2.0 .5 1.5, then 1.6 1.0: decayed 1.8 .45 1.35; two are put first, and one is the most recent."""
         turns = oracles.sir_llm([2.0, .5, 1.5, 1.6, 1.0], [3, 5], 3, 0, 2, 0.9, np.arange(5))

@@ -775,6 +775,145 @@ class ChunkKv(Prompted):
         self.refused("external.mine", "--policy", self.policy, "--budget", 20, scores="mine")
 
 
+class OpenVino(Prompted):
+    """EDGE is what a cosine in single precision may be wrong by, generously."""
+    policy, lane, layers, EDGE = "openvino", oracles.OpenVino, True, 1e-6
+
+    def same(self, trace, budget=None, ratio=None, sinks=0, tail=0, spans=(), **fields):
+        """Representatives depend on who is dropped, so that with them there may be no near tie."""
+        lanes, live, allowed = self.lanes(trace, sinks, tail, **fields), np.arange(trace.n), budget_of(trace.n, budget, ratio)
+        for one in lanes:
+            one.spans = spans
+            one.observe(live, live)
+        with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, tail=tail, spans=spans, **fields):
+            forced = [one.forced(live) for one in lanes]
+            decision = Decision([one.score(live, allowed) for one in lanes], forced, [int(f.sum()) + one.room(live, allowed) for f, one in zip(forced, lanes)])
+            if fields.get("crush"):
+                decision.fixed = [one.kept(live, allowed) for one in lanes]
+            self.assertGreater(min(one.margin for one in lanes), NEAR / 2, "a near tie or near the cover: choose another seed")
+            self.assertGreater(min(one.edge for one in lanes), self.EDGE, "near the mean of a row: choose another seed")
+            decision.size, decision.copies = oracles.OpenVino.size if fields.get("adaptive") else 0.0, trace.kv_heads
+            protect = [part for first, last in spans for part in ("--protect", f"{first}:{last}")]
+            self.decides(decision, *how_much(budget, ratio, sinks, tail), *protect, **fields)
+
+    def same_sizes(self, trace, **fields):
+        fields = fields or {"start": 4, "recent": 8, "block": 4}
+        for budget in (0, 1, 13, 30, trace.n - 1, trace.n, trace.n + 7):
+            self.same(trace, budget, **fields)
+        for ratio in (0.0, 0.34, 0.9, 1.0):
+            self.same(trace, ratio=ratio, **fields)
+        self.same(trace, 20, sinks=4, **fields)
+        self.same(trace, 35, sinks=5, tail=12, **fields)
+
+    def test_the_usual_fields(self):
+        for seed, n in enumerate((300, 224, 192, 191)):  # four blocks, two, one and none
+            trace = self.given(small(10 + seed, n, GROUPS[seed % 3], layers=2))
+            for budget in (0, 160, n // 2 + 75, n - 1):
+                self.same(trace, budget)
+
+    def test_blocks_and_ends(self):
+        for seed, n in enumerate((97, 64, 33)):
+            trace = self.given(small(20 + seed, n, GROUPS[seed], layers=2, dtype=("BF16", "F32", "F16")[seed]))
+            for start, recent, block in ((0, 0, 1), (0, 0, 4), (5, 3, 1), (5, 3, 8), (8, 9, 8), (3, 10, 5), (0, n, 4), (n, 0, 1), (n + 9, n + 9, 4), (0, 0, n),
+                                         (0, 0, n + 1), (0, 1, n - 1), (n // 2 + 2, 0, 3)):
+                for budget in (seed, n // 2, n - 1):
+                    self.same(trace, budget, start=start, recent=recent, block=block)
+
+    def test_places_that_are_not_positions(self):
+        """The first are so many entries, and protected spans are positions."""
+        trace = self.given(small(25, 64, (8, 2), gap=5))
+        for start in (32, 34, 37, 60):
+            self.same(trace, 60, start=start, recent=0, block=2)
+        self.same(trace, 30, start=0, recent=6, block=2, spans=((34, 45),))
+        self.same(trace, 50, sinks=39, start=0, recent=6, block=2)
+
+    def test_norm_sum(self):
+        for seed, n in enumerate((90, 61)):
+            trace = self.given(small(30 + seed, n, GROUPS[1 + seed]))
+            for block in (1, 4, 8):
+                for recent in (0, 7):
+                    self.same(trace, n // 2, start=4, recent=recent, block=block, score="norm_sum")
+                    self.same(trace, ratio=0.7, start=4, recent=recent, block=block, score="norm_sum", crush=2)
+
+    def test_entries_that_are_forced_besides(self):
+        trace = self.given(small(42, 96, (8, 2)))
+        for sinks, tail, spans in ((1, 0, ()), (9, 0, ()), (0, 20, ()), (3, 11, ()), (0, 0, ((20, 21), (38, 51))), (5, 9, ((31, 33),)), (0, 0, ((0, 96),))):
+            for fields in ({"start": 0, "recent": 0, "block": 4}, {"start": 6, "recent": 10, "block": 8}, {"start": 6, "recent": 10, "block": 4, "crush": 2},
+                           {"start": 2, "recent": 5, "block": 4, "adaptive": True, "cover": 0.4}):
+                self.same(trace, 60, sinks=sinks, tail=tail, spans=spans, **fields)
+
+    def test_covers(self):
+        for seed, n in enumerate((97, 64, 50)):
+            trace = self.given(small(50 + seed, n, GROUPS[seed], layers=2, dtype=("F32", "BF16", "F16")[seed]))
+            for block in (1, 4, 8):
+                for cover in (1e-6, 0.25, 0.5, 0.9, 1):
+                    for budget in (n // 2, n - 10):
+                        self.same(trace, budget, start=4, recent=5, block=block, adaptive=True, cover=cover)
+            self.same_sizes(trace, start=0, recent=0, block=4, adaptive=True, cover=0.3)
+            self.same(trace, n // 2, start=4, recent=5, block=4, adaptive=True, score="norm_sum", cover=0.3)
+
+    def test_few_keys_that_may_go(self):
+        """One is like no other; of two, each is like the other or not."""
+        trace = self.given(small(55, 12, (8, 2)))
+        for recent, budget in ((11, 11), (10, 10), (10, 11), (9, 10)):
+            self.same(trace, budget, start=0, recent=recent, block=1, adaptive=True, cover=0.01)
+
+    def test_keys_that_are_alike_and_keys_of_zeros(self):
+        trace = small(56, 50, (8, 2))
+        trace.keys[:, :, 5:40:7] = trace.keys[:, :, 5:6]
+        trace.keys[:, :, [8, 9, 31]] = 0
+        put(trace, "keys", trace.keys)
+        self.given(trace)
+        for block in (1, 2, 4):
+            self.same(trace, 25, start=0, recent=2, block=block, adaptive=True, cover=0.2)
+
+    def test_representatives_of_every_anchor(self):
+        for seed, n in enumerate((97, 64, 50)):
+            trace = self.given(small(60 + seed, n, GROUPS[seed], layers=2, dtype=("F16", "F32", "BF16")[seed]))
+            for block in (1, 4, 8):
+                for crush in (1, 2, 3):
+                    for anchor in ("mean", "zeros", "ones", "alternating", "random"):
+                        self.same(trace, n // 2, start=4, recent=5, block=block, crush=crush, anchor=anchor, seed=seed)
+            for draw in (7, 42):
+                self.same(trace, 20, start=4, recent=5, block=8, crush=2, anchor="random", seed=draw)
+
+    def test_as_many_representatives_as_go_or_more(self):
+        trace = self.given(small(70, 64, (8, 2)))
+        for crush in (1, 4, 5, 7, 8, 9, 100):  # of 16 blocks 8 go where the half stays
+            for budget in (0, 3, 32, 60, 63, 64):
+                self.same(trace, budget, start=0, recent=0, block=4, crush=crush)
+
+    def test_words_that_are_long(self):
+        trace = self.given(small(71, 300, layers=2))
+        for anchor in ("mean", "alternating", "random"):
+            self.same(trace, 130, start=0, recent=0, block=60, crush=1, anchor=anchor)
+            self.same(trace, 100, start=0, recent=0, block=70, crush=1, anchor=anchor)
+
+    def test_covers_and_representatives(self):
+        for seed, n in enumerate((97, 64)):
+            trace = self.given(small(80 + seed, n, GROUPS[1 + seed], layers=2))
+            for block in (1, 4, 8):
+                for crush, anchor, cover in ((1, "mean", 0.3), (2, "ones", 0.9), (3, "zeros", 0.2), (2, "random", 0.01)):
+                    for score in ("sum", "norm_sum"):
+                        self.same(trace, n // 2, start=4, recent=5, block=block, adaptive=True, cover=cover, crush=crush, anchor=anchor, score=score)
+
+    def test_a_model_of_its_own_scale_cap_and_sinks(self):
+        for says in ({"scale": 0.3, "cap": 4.0}, {"sinks": "F32"}, {"scale": 0.3, "cap": 4.0, "sinks": "F32"}):
+            trace = small(90, 64, (8, 2), layers=2)
+            self.write(trace, trace.model_says(8, **says))
+            for fields in ({}, {"score": "norm_sum"}, {"adaptive": True, "cover": 0.3}, {"crush": 2}):
+                self.same(trace, 30, start=4, recent=5, block=4, **fields)
+
+    def test_a_key_that_is_nan_leaves_the_lowest_blocks(self):
+        trace = small(91, 50, (8, 2))
+        trace.keys[1, 0, 20, 3] = np.nan
+        trace.stored["keys"][1][1, 0, 20, 3] = np.nan
+        self.write(trace)
+        self.same(trace, 17, start=4, recent=3, block=4)
+        self.assertEqual(self.told["nan_scores"], 40)
+        self.same(trace, 17, start=4, recent=3, block=4, crush=2)
+
+
 class FastKvzip(System):
     policy = "fast_kvzip"
 
@@ -1342,7 +1481,8 @@ SYSTEMS = {"pyramid_kv": PyramidKv, "observed_attention": ObservedAttention, "ke
            "fast_kvzip": FastKvzip, "nacl": Nacl, "sir_llm": SirLlm, "lu_kv": LuKv, "locret": Locret,
            "kvzap": KvZap, "attention_gate": AttentionGate, "side_quest": SideQuest,
            "r_kv": RKv, "q_filters": QFilters, "tri_attention": TriAttention, "scissorhands": Scissorhands,
-           "lazy_eviction": LazyEviction, "keys_values": KeysValues, "neural_gc": NeuralGc, "chunk_kv": ChunkKv}
+           "lazy_eviction": LazyEviction, "keys_values": KeysValues, "neural_gc": NeuralGc, "chunk_kv": ChunkKv,
+           "openvino": OpenVino}
 
 
 # What each is besides its decisions: fields and defaults, modes, what it decides for, a tensor it cannot do without, values it refuses
@@ -1370,6 +1510,8 @@ CONTRACTS = {
     "keys_values": ("grace=0 values=false by_age=false group=sum", "prefill decode turns chunks", "lane", "queries", "grace=-1 values=perhaps by_age=perhaps group=median"),
     "neural_gc": ("block=32 window=5 every=256 drop=0.5", "prefill decode turns chunks", "layer", "queries", "block=0 window=-1 every=0 drop=1.5 drop=-0.5"),
     "chunk_kv": ("chunk=20 window=32 pool=avg:5 scores=", "prefill", "layer", "queries", "chunk=0 window=-1 pool=max:2"),
+    "openvino": ("start=32 recent=128 block=32 score=sum adaptive=false cover=0.9 crush=0 anchor=mean seed=0", "prefill", "layer", "queries",
+                 "start=-1 recent=-1 block=0 score=median adaptive=perhaps cover=0 cover=1.5 crush=-1 anchor=median"),
 }
 
 
