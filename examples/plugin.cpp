@@ -6,5 +6,16 @@
 #include "squared.hpp"
 #include "value_aware.hpp"
 
-KVPOLICY_PLUGIN(known) { known.add(value_aware{}).add_stage(squared<kvpolicy::full>{}); }
+/// A system: a name for an admission, here of the last entries only, and its fields.
+struct sliding_window {
+  int window = 64;
+  static constexpr auto name = "sliding_window";
+  static constexpr auto fields() { return kvpolicy::make_fields(kvpolicy::field{"window", &sliding_window::window}); }
+  [[nodiscard]] auto admission() const {
+    return kvpolicy::admission{.score = kvpolicy::head_table{}, .window = window, .pick = kvpolicy::at_least{0.5f}};
+  }
+  friend bool operator==(sliding_window const&, sliding_window const&) = default;
+};
+
+KVPOLICY_PLUGIN(known) { known.add(value_aware{}).add_stage(squared<kvpolicy::full>{}).add(sliding_window{}); }
 // example-end plugin

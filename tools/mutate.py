@@ -149,6 +149,7 @@ COVER = [
     ("layout/edit.hpp", "layout/shared_pools layout/refusals layout/list_rewrite layout/dead_slot layout/compact"),
     ("layout/*", "layout/shared_pools layout/{stem} layout/refusals layout/aliasing layout/agreement"),
     ("by_name/any_protection.hpp", "parts/protect parts/budget by_name/any_policy by_name/parse"),
+    ("by_name/admission_systems.hpp", "by_name/systems"),
     ("by_name/*", "by_name/any_policy by_name/parse accounting/explain"),
     ("decision/describe.hpp", "decision/describe"),
     ("decision/decision_hooks.hpp", "core/hooks"),

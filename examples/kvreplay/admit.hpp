@@ -79,10 +79,8 @@ class head_numbers {
   return asked;
 }
 
-/// Prints the policy in the style of a spec of an eviction.
-template <class Fields>
-[[nodiscard]] std::string spell(Fields const& fields, options const& with) {
-  std::string text = kv::to_string(fields);
+/// A policy and its fields, with the forced entries and the cap of the command line, in the style of a spec.
+[[nodiscard]] inline std::string spell(std::string text, options const& with) {
   std::string const forced = kv::to_string(forced_by(with));
   if (!forced.empty()) text.append(" | ").append(forced);
   if (!with.budget.empty()) text.append(" | cap(").append(with.budget).append(")");

@@ -106,27 +106,33 @@ class token_tables {
   std::vector<int> classes_;
 };
 
+/// Replays the admission of a spec, or a system of the registry with the options of the command line.
 inline void admit_by_spec(options const& with, trace& of, stopwatch& whole) {
-  refuse_options(with, {});
-  std::string const table = table_in(with.spec);
+  refuse_options(with, {{"--ratio", with.ratio}, {"--rounding", with.rounding}});
+  spelled const own = with.spec.empty() ? admission_spec_of(with) : spelled();
+  std::string const text = with.spec.empty() ? own.text() : with.spec;
+  std::string const table = own.read([&] { return table_in(text); });
   std::optional<head_numbers> heads;
   if (!table.empty()) heads.emplace(of, table);
   token_tables tokens;
+  auto const sections = kv::split_sections(text);
+  registry known = known_parts(with);
   auto const policy_of = [&](std::vector<int> const& layers) {
-    registry known = known_parts(with);
-    tokens.join(known, of, with.spec);
+    tokens.join(known, of, text);
     if (heads) known.table(table, heads->table(layers));
-    return *kv::parse_cache_policy<executor>(with.spec, known).admit;
+    return own.read([&] { return known.admission_of(sections.front().parts); });
   };
   any_admission const policy = policy_of({});
   kv::expects(policy.score.name_inside() != kv::write_gate::name || of.gate, "kvreplay", "tensor gate", "missing",
-              "write_gate admits by it");
+              [&] { return with.policy + " admits by it"; });
   auto const make = [&](trace& part, group_of_layers const& group) {
     any_admission now = policy_of(group.layers);
     if (group.without_policy) now.window = part.entries();
     return std::make_unique<admission_replay>(with, part, now, wg_kv_fields{}.page);
   };
-  go_through(with, of, {kv::to_string(policy)}, make, whole);
+  std::string const says =
+      with.spec.empty() ? spell(known.spell_admission(sections.front().parts.front()), with) : kv::to_string(policy);
+  go_through(with, of, {says}, make, whole);
 }
 
 inline void select_by_spec(options const& with, trace& of, stopwatch& whole) {
@@ -135,6 +141,17 @@ inline void select_by_spec(options const& with, trace& of, stopwatch& whole) {
   token_tables tokens;
   tokens.join(known, of, with.spec);
   any_selection const policy = *kv::parse_cache_policy<executor>(with.spec, known).select;
+  replay_selection(with, of, policy, kv::to_string(policy), whole);
+}
+
+/// Replays a selection by a scorer of pages of the registry, with the options of the command line.
+inline void select_by_name(options const& with, trace& of, stopwatch& whole) {
+  refuse_options(with, {{"--sinks", with.sinks}, {"--protect", with.protect.empty() ? "" : with.protect.front()}});
+  spelled scorer;
+  scorer.add_fields(with.policy, with.set);
+  std::string const text = scorer.text();
+  any_selection policy = scorer.read([&] { return known_parts(with).selection_of(kv::split_spec(text)); });
+  policy.budget = tokens_read(with);
   replay_selection(with, of, policy, kv::to_string(policy), whole);
 }
 

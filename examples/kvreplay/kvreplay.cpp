@@ -151,7 +151,7 @@ void admit(options const& with, trace& of, Fields const& fields, PolicyOf const&
     if (group.without_policy) asked.window = part.entries();
     return std::make_unique<admission_replay>(with, part, asked, page);
   };
-  go_through(with, of, {spell(fields, with)}, make, whole);
+  go_through(with, of, {spell(kv::to_string(fields), with)}, make, whole);
 }
 
 void admit_by_gate(options const& with, trace& of, stopwatch& whole) {
@@ -161,25 +161,6 @@ void admit_by_gate(options const& with, trace& of, stopwatch& whole) {
       {.window = fields.window, .threshold = fields.threshold, .strict = fields.strict, .gate_type = of.gate.element});
   policy.pick.unbounded = true;  // a threshold above 1 admits nothing, and one of 0 or less everything
   admit(with, of, fields, [&](group_of_layers const&) { return policy; }, fields.page, whole);
-}
-
-void admit_by_number(options const& with, trace& of, stopwatch& whole) {
-  auto const fields = fields_of<kvzap_fields>(with);
-  kv::admission const policy{.score = kv::carried{fields.of},
-                             .protect = kv::sinks{fields.sinks},
-                             .window = fields.window,
-                             .pick = kv::at_least{fields.threshold, fields.strict, true}};
-  admit(with, of, fields, [&](group_of_layers const&) { return policy; }, wg_kv_fields{}.page, whole);
-}
-
-void admit_by_attention_gate(options const& with, trace& of, stopwatch& whole) {
-  auto const fields = fields_of<attention_gate_fields>(with);
-  kv::expects(static_cast<bool>(of.gate), "kvreplay", "tensor gate", "missing", "attention_gate admits by it");
-  kv::admission const policy{.score = kv::write_gate{},
-                             .protect = kv::sinks{fields.sinks},
-                             .window = fields.window,
-                             .pick = kv::at_least{fields.threshold, fields.strict, true}};
-  admit(with, of, fields, [&](group_of_layers const&) { return policy; }, wg_kv_fields{}.page, whole);
 }
 
 void admit_by_position(options const& with, trace& of, stopwatch& whole) {
@@ -225,13 +206,14 @@ int work(options const& with) {
     auto const by = with.section == "admit" ? admit_by_spec : with.section == "select" ? select_by_spec : evict;
     return by(with, of, whole), 0;
   }
+  registry const known = known_parts(with);
   auto const by = with.policy == wg_kv_fields::name             ? admit_by_gate
-                  : with.policy == kvzap_fields::name           ? admit_by_number
-                  : with.policy == attention_gate_fields::name  ? admit_by_attention_gate
                   : with.policy == local_attention_fields::name ? admit_by_position
                   : with.policy == duo_attention_fields::name   ? admit_by_head
                   : with.policy == quest_fields::name           ? read_pages_by<quest_fields>
                   : with.policy == page_gates_fields::name      ? read_pages_by<page_gates_fields>
+                  : has_policy(known.list_admissions(), with)   ? admit_by_spec
+                  : has_policy(known.list_selections(), with)   ? select_by_name
                                                                 : evict;
   by(with, of, whole);
   return 0;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Policies by name: the evictions that the library lists, and the admissions and selections, whose fields are listed
-// here.
+// Policies by name: those that the library lists, and admissions and selections whose fields are listed here.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +32,8 @@ inline void check_sinks(int sinks) {
   kv::expects(sinks >= 0, "kvreplay", "--set sinks", sinks, "a count cannot be negative");
 }
 
-/// The fields that `--set` may set of admissions and selections, with their defaults.
+/// The fields that `--set` may set of admissions and selections that read a file, have pages of their own or are no
+/// system of the registry, with their defaults.
 struct wg_kv_fields {
   int window = kv::policies::wg_kv_options{}.window;
   float threshold = kv::policies::wg_kv_options{}.threshold;
@@ -47,47 +47,6 @@ struct wg_kv_fields {
   void check() const {
     check_window(window);
     check_page(page);
-    kv::expects(std::isfinite(threshold), "kvreplay", "--set threshold", kv::to_string(threshold),
-                "gates are compared with it");
-  }
-};
-
-/// KVzap, and DMS where there are no sinks: an entry stays if its number reaches a threshold when it leaves the window.
-struct kvzap_fields {
-  kv::label of{{"kvzap"}};
-  int window = 128;
-  int sinks = 0;
-  float threshold = -4;
-  bool strict = false;
-  static constexpr auto name = "kvzap";
-  static constexpr auto fields() {
-    return kv::make_fields(kv::field{"name", &kvzap_fields::of}, kv::field{"window", &kvzap_fields::window},
-                           kv::field{"sinks", &kvzap_fields::sinks}, kv::field{"threshold", &kvzap_fields::threshold},
-                           kv::field{"strict", &kvzap_fields::strict});
-  }
-  void check() const {
-    check_window(window);
-    check_sinks(sinks);
-    kv::expects(std::isfinite(threshold), "kvreplay", "--set threshold", kv::to_string(threshold),
-                "numbers are compared with it");
-  }
-};
-
-/// Attention-Gate: a gate decides before the attention which entries are there.
-struct attention_gate_fields {
-  float threshold = 0.5f;
-  int window = 1;
-  int sinks = 0;
-  bool strict = true;
-  static constexpr auto name = "attention_gate";
-  static constexpr auto fields() {
-    return std::tuple{
-        kv::field{"threshold", &attention_gate_fields::threshold}, kv::field{"window", &attention_gate_fields::window},
-        kv::field{"sinks", &attention_gate_fields::sinks}, kv::field{"strict", &attention_gate_fields::strict}};
-  }
-  void check() const {
-    check_window(window);
-    check_sinks(sinks);
     kv::expects(std::isfinite(threshold), "kvreplay", "--set threshold", kv::to_string(threshold),
                 "gates are compared with it");
   }
@@ -217,9 +176,15 @@ struct policy_info {
   return {"prefill", "decode", "turns", "chunks", "layers"};
 }
 
+/// True if a list of the registry has the policy.
+[[nodiscard]] inline bool has_policy(std::vector<kv::scorer_info> const& among, options const& with) {
+  return std::any_of(among.begin(), among.end(), [&](auto const& each) { return each.name == with.policy; });
+}
+
 [[nodiscard]] inline std::vector<policy_info> all_policies(options const& with) {
   std::vector<policy_info> all;
-  for (kv::scorer_info const& one : known_parts(with).list()) {
+  registry const known = known_parts(with);
+  for (kv::scorer_info const& one : known.list()) {
     all.push_back({one.name, one.fields, one.tensors, modes_of(one), one.decides});
     if (one.name == locret_fields::name) all.back().fields = kv::list_fields(locret_fields{});
   }
@@ -227,12 +192,17 @@ struct policy_info {
     all.push_back({fields.name, kv::list_fields(fields), std::move(signals), std::move(modes), kv::granularity::lane});
   };
   add(wg_kv_fields{}, {"gate"}, {"prefill", "decode"});
-  add(kvzap_fields{}, {"birth.NAME"}, {"prefill", "decode"});
-  add(attention_gate_fields{}, {"gate"}, {"prefill", "decode"});
+  for (kv::scorer_info const& one : known.list_admissions()) {
+    all.push_back({one.name, one.fields, one.tensors, {"prefill", "decode"}, one.decides});
+  }
   add(local_attention_fields{}, {}, {"prefill", "decode"});
   add(duo_attention_fields{}, {}, {"prefill", "decode"});
   add(quest_fields{}, {"keys", "queries"}, {"select"});
   add(page_gates_fields{}, {"page_gate.NAME"}, {"select"});
+  for (kv::scorer_info const& one : known.list_selections()) {
+    if (one.name == quest_fields::name || one.name == page_gates_fields::name) continue;
+    all.push_back({one.name, one.fields, one.tensors, {"select"}, one.decides});
+  }
   return all;
 }
 

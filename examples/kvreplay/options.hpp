@@ -145,6 +145,27 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
   return made;
 }
 
+/// Adds the positions that `--protect` protects.
+inline void add_spans(spelled& text, options const& with) {
+  for (std::string const& range : with.protect) {
+    kv::ordinal_range const span = range_of(range);
+    text.add("--protect", range, " | span(" + std::to_string(span.begin) + ", " + std::to_string(span.end) + ")");
+  }
+}
+
+/// A system of an admission as a spec, so that its values are checked where those of specs are.
+[[nodiscard]] inline spelled admission_spec_of(options const& with) {
+  spelled text;
+  text.add_fields(with.policy, with.set);
+  for (auto const& [option, value] : {std::pair{"--budget", with.budget}, {"--sinks", with.sinks}}) {
+    (void)count_of(option, value, 0);
+  }
+  if (!with.sinks.empty()) text.add("--sinks", with.sinks, " | sinks(" + with.sinks + ")");
+  add_spans(text, with);
+  if (!with.budget.empty()) text.add("--budget", with.budget, " | cap(" + with.budget + ")");
+  return text;
+}
+
 /// The policy as a spec, so that all values are checked in one place.
 [[nodiscard]] inline spelled spec_of(options const& with) {
   spelled text;
@@ -167,10 +188,7 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
   if (!with.sinks.empty()) text.add("--sinks", with.sinks, " | sinks(" + with.sinks + ")");
   if (with.keeps_prompt) text.add(" | prompt");
   if (!with.recent.empty()) text.add("--recent", with.recent, " | recent(" + with.recent + ")");
-  for (std::string const& range : with.protect) {
-    kv::ordinal_range const span = range_of(range);
-    text.add("--protect", range, " | span(" + std::to_string(span.begin) + ", " + std::to_string(span.end) + ")");
-  }
+  add_spans(text, with);
   kv::expects(with.budget.empty() || with.ratio.empty(), "kvreplay", "--ratio", with.ratio, "there is a --budget");
   std::string const budget = with.budget.empty() && with.policy == "h2o" ? heavy_and_recent(with.set) : with.budget;
   if (budget.empty() && with.ratio.empty()) {

@@ -3,6 +3,7 @@
 
 #include <cctype>
 #include <charconv>
+#include <limits>
 
 #include "support/test.hpp"
 #include "support/words.hpp"
@@ -38,6 +39,15 @@ struct at_even {
   static constexpr auto fields() { return kv::make_fields(); }
   bool operator()(int count, int allowed) const { return count % 2 == 0 && count > allowed; }
   friend bool operator==(at_even const&, at_even const&) = default;
+};
+
+/// A system of an admission of a program's own, which caps what it admits.
+struct capped {
+  int most = 9;
+  static constexpr auto name = "capped";
+  static constexpr auto fields() { return kv::make_fields(kv::field{"most", &capped::most}); }
+  [[nodiscard]] kv::admission<kv::write_gate> admission() const { return {.window = 4, .cap = most}; }
+  friend bool operator==(capped const&, capped const&) = default;
 };
 
 int const shares[] = {3, 1, 2, 5};
@@ -265,6 +275,105 @@ TEST_SUITE("by_name/systems") {
           "carried(name=surprise, decay=1) | put_first(tokens=1000, then=recency) | reduce_lanes(layer, sum) | "
           "sinks(4) | budget(9) | when(turn)");
     CHECK(printed("side_quest | unlimited") == printed("side_quest"));
+  }
+
+  TEST_CASE("a system of an admission is a name for its parts, which it prints") {
+    auto const all = [](char const* spec) { return kv::parse_cache_policy(spec, kv::shipped().add(capped{})); };
+    auto const is = [&](char const* spec, char const* parts) {
+      CAPTURE(spec);
+      std::string const printed = kv::to_string(all(spec));
+      CHECK(printed == parts);
+      CHECK(all(printed.c_str()) == all(spec));
+    };
+    is("admit: kvzap",
+       "admit: carried(name=kvzap, decay=1) | at_least(least=-4, strict=false, unbounded=true) | window(128)");
+    is("admit: kvzap(mine, sinks=4, threshold=-3) | sinks(9) | cap(5)",
+       "admit: carried(name=mine, decay=1) | sinks(4) | sinks(9) | at_least(least=-3, strict=false, unbounded=true) | "
+       "window(128) | cap(5)");
+    is("admit: attention_gate(threshold=2) | span(2, 3); evict: knorm | budget(8)",
+       "admit: write_gate | span(2, 3) | at_least(least=2, strict=true, unbounded=true) | window(1); evict: knorm | "
+       "budget(8)");
+    is("admit: capped(3)",
+       "admit: write_gate | at_least(least=0.1, strict=false, unbounded=false) | window(4) | cap(3)");
+    CHECK(all("admit: kvzap | sinks(4)") == all("admit: carried(kvzap) | at_least(-4) | window(128) | sinks(4)"));
+    CHECK(all("admit: kvzap | window(128) | at_least(-4)") == all("admit: kvzap"));
+    CHECK(all("admit: capped | cap(9)") == all("admit: capped"));
+    CHECK(all("admit: kvzap(window=8)").admit == kv::any_admission(kv::kvzap{.window = 8}.admission()));
+    CHECK(all("admit: attention_gate").admit == kv::any_admission(kv::attention_gate{}.admission()));
+  }
+
+  TEST_CASE("typed calls take the admission of a system") {
+    float const numbers[] = {-5, -3, -4, -6, -2, -9, -4, -1};
+    auto const kept = [&](kv::kvzap const& system) {
+      float rows[16] = {};
+      int count = 0, positions[8];
+      kv::host_executor exec;
+      kv::cache cache = kv::contiguous_cache(rows, rows + 8, {1, 1, 1, 1}, 8, &count, positions);
+      auto const policy = system.admission();
+      auto state = kv::make_state(exec, policy, cache);
+      auto plan = kv::make_plan(exec, policy, cache);
+      kv::append(exec, cache, state, {.tokens = 8, .position = 0});
+      kv::observe(
+          exec, policy,
+          kv::signals{cache.lanes,
+                      kv::birth_score{{.base = reinterpret_cast<std::byte const*>(numbers), .entry = 4, .entries = 8}}},
+          state);
+      kv::decide(exec, policy, kv::signals{cache.lanes}, state, plan);
+      auto const listed = plan.keep().listed(0);
+      return std::vector<int>(listed.begin(), listed.end());
+    };
+    CHECK(kept({.window = 1}) == std::vector{1, 2, 4, 6, 7});
+    CHECK(kept({.window = 1, .sinks = 1, .strict = true}) == std::vector{0, 1, 4, 7});
+    CHECK(kept({.window = 1, .threshold = -8}) == std::vector{0, 1, 2, 3, 4, 6, 7});
+  }
+
+  TEST_CASE("a system of an admission refuses by name what it has itself") {
+    kv::registry const known = kv::shipped().add(capped{});
+    auto const refused = [&](char const* spec) { return error_of([&] { (void)kv::parse_cache_policy(spec, known); }); };
+    CHECK(refused("admit: kvzap | window(4)") == "parse: column 16 = window, but kvzap has one of its own");
+    CHECK(refused("admit: kvzap | sinks(4) | at_least(0.5)") ==
+          "parse: column 27 = at_least, but kvzap has one of its own");
+    CHECK(refused("admit: attention_gate | at_least(0.5)") ==
+          "parse: column 25 = at_least, but attention_gate has one of its own");
+    CHECK(refused("admit: capped | cap(10)") == "parse: column 17 = cap, but capped has one of its own");
+    CHECK(refused("admit: kvzap(window=0)") ==
+          "parse: column 8: kvzap.window = 0, but the newest token is always seen");
+    CHECK(refused("admit: kvzap(sinks=-1)") == "parse: column 8: kvzap.sinks = -1, but a count cannot be negative");
+    CHECK(refused("admit: kvzap(windo=3)") ==
+          "parse: column 14 = windo, but kvzap has the fields name, window, sinks, threshold and strict; did you mean "
+          "window?");
+    CHECK(refused("admit: attention_gate(window=x)") ==
+          "parse: column 30 = x, but attention_gate's window is an integer");
+    CHECK(refused("kvzap | budget(8)") == "parse: column 1 = kvzap, but it is a name for the parts of an admission");
+    CHECK(refused("admit: kvza").ends_with(", kvzap, attention_gate and capped; did you mean kvzap?"));
+    CHECK(error_of([&] { (void)kv::shipped().add(kv::kvzap{}); }) ==
+          "registry: name = kvzap, but there is a system of that name");
+    CHECK(error_of([&] { kv::kvzap{.threshold = std::numeric_limits<float>::infinity()}.check("here"); }) ==
+          "here: kvzap.threshold = inf, but scores are compared with it");
+  }
+
+  TEST_CASE("systems of admissions and scorers of pages are listed apart from evictions") {
+    kv::registry const known = kv::shipped();
+    auto const listed = [](std::vector<kv::scorer_info> const& all) {
+      std::string text;
+      for (kv::scorer_info const& each : all) {
+        text += each.name + ":";
+        for (kv::field_info const& field : each.fields) text += " " + field.name + "=" + field.value;
+        for (std::string const& tensor : each.tensors) text += " " + tensor;
+        text += "\n";
+      }
+      return text;
+    };
+    CHECK(listed(known.list_admissions()) ==
+          "kvzap: name=kvzap window=128 sinks=0 threshold=-4 strict=false birth.NAME\n"
+          "attention_gate: threshold=0.5 window=1 sinks=0 strict=true gate\n");
+    CHECK(listed(known.list_selections()) ==
+          "quest: page=16 group=max bounds=f32 keys queries\npage_gates: name= page=64 page_gate.NAME\n");
+    for (kv::scorer_info const& each : known.list()) CHECK(each.name != "kvzap");
+    CHECK(known.spell_admission(kv::split_spec("kvzap(threshold=-4.50)").front()) ==
+          "kvzap(name=kvzap, window=128, sinks=0, threshold=-4.5, strict=false)");
+    CHECK(error_of([&] { (void)known.spell_admission(kv::split_spec("write_gate").front()); }) ==
+          "parse: column 1 = write_gate, but it is no system of an admission");
   }
 
   TEST_CASE("a budget by value refuses what a spec refuses") {

@@ -55,6 +55,18 @@ class Plugins(Runs):
         for kept, others in zip(squared, plain):
             self.assertLess(len(set(kept) & set(others)), 12)
 
+    def test_a_system_of_an_admission_is_listed_and_admits_by_name_and_by_spec(self):
+        listed = {one["name"]: one for one in json.loads(called("--list", "--json", "--plugin", PLUGIN).stdout)}
+        self.assertEqual(listed["sliding_window"]["modes"], ["prefill", "decode"])
+        self.assertEqual(listed["sliding_window"]["fields"], [{"default": "64", "name": "window", "type": "an integer"}])
+        by_name = ragged(self.result_of(self.with_plugin("--policy", "sliding_window", "--set", "window=5", "--sinks", 2)))
+        self.assertEqual(self.told["spec"], "sliding_window(window=5) | sinks(2)")
+        self.assertEqual({len(one) for one in by_name}, {7})
+        self.assertEqual(ragged(self.result_of(self.with_plugin("--spec", "admit: sliding_window(5) | sinks(2)"))), by_name)
+        self.assertEqual(self.told["spec"], "head_table | sinks(2) | at_least(least=0.5, strict=false, unbounded=false) | window(5)")
+        self.refused("kvreplay: --set window = 0, but the newest token is always seen",
+                     "--plugin", PLUGIN, "--policy", "sliding_window", "--set", "window=0")
+
     def test_its_policy_is_on_the_page(self):
         page = self.folder / "kept.html"
         done = self.with_plugin("--policy", "value_aware", "--budget", 12, "--html", page)

@@ -66,7 +66,11 @@ class Spec(admission_test.Admission):
             self.alike("wg_kv", "admit: write_gate | at_least(0.25, strict=true) | sinks(2) | window(3) | cap(5)", *mode,
                        options=("--sinks", 2, "--budget", 5), window=3, threshold=0.25, strict=True)
             self.alike("kvzap", "admit: carried(name=kvzap) | sinks(4) | window(6) | at_least(-4)", *mode, window=6, sinks=4)
+            self.alike("kvzap", "admit: kvzap(window=6) | sinks(4) | cap(9)", *mode, options=("--sinks", 4, "--budget", 9), window=6)
+            self.assertIn("carried(name=kvzap, decay=1) | sinks(4) | at_least(least=-4,", self.told["spec"])
             self.alike("attention_gate", "admit: write_gate | window(1) | at_least(0.5, strict=true)", *mode)
+            self.alike("attention_gate", "admit: attention_gate(threshold=0.25) | span(3, 5)", *mode,
+                       options=("--protect", "3:5"), threshold=0.25)
             write_arrays(self.folder / "heads.safetensors", {"retrieval": trace.stored["table.heads"]})
             self.alike("duo_attention", "admit: head_table(table=heads) | sinks(3) | window(7)", *mode,
                        window=7, sinks=3, retrieval=self.folder / "heads.safetensors")
@@ -242,6 +246,8 @@ class Spec(admission_test.Admission):
             ("admit: write_gate | at_least(2)", (), "at_least.least = 2"),
             ("admit: head_table(table=none)", (), "tensor table.none = missing, but the admission reads it"),
             ("admit: carried(name=other)", (), "tensor birth.other = missing"),
+            ("admit: kvzap(name=other)", (), "tensor birth.other = missing"),
+            ("admit: kvzap | window(4)", (), "parse: column 16 = window, but kvzap has one of its own"),
             ("admit: write_gate", ("--layout", "dead_slot"), "of write_gate there are compact, lane_pages and mask"),
             ("admit: write_gate", ("--budget", 8), "--spec says the whole policy"),
             ("select: quest | budget(8) | dense(-1)", ("--mode", "select"), "dense"),

@@ -112,16 +112,26 @@ struct inherit_argument {
   void check(char const* call) const { check_inherit(call, layers); }
 };
 
-/// Reads an admission by a scorer from the parts of its section.
+/// The admission by a scorer alone.
 template <executor Executor>
-basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts,
-                                             basic_any_scorer<Executor> const& score, known_parts const& known) {
+basic_any_admission<Executor> admission_by(basic_any_scorer<Executor> const& score, spec_part const& scorer) {
   basic_any_admission<Executor> made(score);
-  spec_part const& scorer = parts.front();
   if (score.facts().ranks_candidates)
     refuse_spec(scorer.column, scorer.name, "it ranks entries, and an admission asks about each alone");
+  if (score.facts().block > 0)
+    refuse_spec(scorer.column, scorer.name, "it is of blocks, and an admission asks about each entry alone");
   made.pick.unbounded = scorer.name != write_gate::name;  // only gates lie between 0 and 1
-  check_parsed(made, scorer.column);
+  return made;
+}
+
+/// Reads the other parts of a section into an admission. If it is of a system, parts that the system has itself are
+/// refused, unless they say the same.
+template <executor Executor>
+basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts, basic_any_admission<Executor> made,
+                                             known_parts const& known, bool is_system = false) {
+  basic_any_admission<Executor> const own = made;
+  spec_part const& first = parts.front();
+  check_parsed(made, first.column);
   int window = 0;
   int pick = 0;
   int cap = 0;
@@ -142,6 +152,9 @@ basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts
       for (auto const& each : known.protections) names.push_back(each.first);
       refuse_spec(from.column, from.name, accepted("an admission has the parts", names, from.name));
     }
+    bool const caps = own.cap >= 0 && made.cap != own.cap;
+    bool const replaces = made.window != own.window || !(made.pick == own.pick) || caps;
+    if (is_system && replaces) refuse_spec(from.column, from.name, std::string(first.name) + " has one of its own");
     check_parsed(made, from.column);
   }
   return made;

@@ -2,6 +2,7 @@
 // The registry of the parts of specs, and how a spec becomes a policy.
 #pragma once
 
+#include <kvpolicy/by_name/admission_systems.hpp>
 #include <kvpolicy/by_name/any_admission.hpp>
 #include <kvpolicy/by_name/any_policy.hpp>
 #include <kvpolicy/by_name/attention_systems.hpp>
@@ -100,6 +101,15 @@ class basic_registry {
     return *this;
   }
 
+  /// Adds a system of an admission, likewise.
+  /// - throws: `invalid_argument` if there is a part of that name.
+  template <system_of_admission System>
+  basic_registry& add(System const& defaults) {
+    parts_.expect_new(defaults);
+    parts_.admissions.push_back(parts_.system_of(defaults));
+    return *this;
+  }
+
   /// Adds a stage under its `name`: a template of a scorer, which has `fields()` and `around(scorer)`. The scorer
   /// inside `defaults` does not matter.
   ///
@@ -174,11 +184,11 @@ class basic_registry {
   }
 
   /// The scorers and systems of evictions.
-  [[nodiscard]] std::vector<scorer_info> list() const {
-    std::vector<scorer_info> made;
-    for (auto const& each : parts_.scorers) made.push_back(each.info);
-    return made;
-  }
+  [[nodiscard]] std::vector<scorer_info> list() const { return parts_.infos_of(parts_.scorers); }
+  /// The systems of admissions.
+  [[nodiscard]] std::vector<scorer_info> list_admissions() const { return parts_.infos_of(parts_.admissions); }
+  /// The scorers of pages, with which selections begin.
+  [[nodiscard]] std::vector<scorer_info> list_selections() const { return parts_.infos_of(parts_.pages); }
 
   /// Parses a spec: `scorer(field=value, ...) | part | ...`. Stages apply in their order; other parts may come in any
   /// order: `sinks(4)`, `recent(32)`, `span(0, 16)`, `safe(sinks=4, recent=32)`, `everything`, `budget(...)` or
@@ -189,6 +199,9 @@ class basic_registry {
 
   /// The eviction that the parts of a section describe.
   [[nodiscard]] policy eviction_of(std::vector<spec_part> const& spec) const {
+    if (parts_.find_system(spec.front()) != nullptr) {
+      detail::refuse_spec(spec.front().column, spec.front().name, "it is a name for the parts of an admission");
+    }
     auto const& found = parts_.find("a policy", spec.front(), parts_.scorers);
     spec_parts with = detail::read_parts(spec, parts_.others);
     any_entry_scorer score = found.make(spec.front(), with, parts_);
@@ -203,10 +216,21 @@ class basic_registry {
   /// The admission that the parts of a section describe.
   [[nodiscard]] basic_any_admission<Executor> admission_of(std::vector<spec_part> const& spec) const {
     spec_part const& from = spec.front();
+    auto const* const system = parts_.find_system(from);
+    if (system != nullptr) return detail::read_admission(spec, system->make(from).first, parts_.others, true);
     spec_parts none;
-    auto const& found = parts_.find("an admission", from, parts_.admitting, parts_.scorers);
+    auto const& found = parts_.find("an admission", from, parts_.admitting, parts_.scorers, parts_.admissions);
     if (found.is_system) detail::refuse_spec(from.column, from.name, "it is a name for the parts of an eviction");
-    return detail::read_admission(spec, found.make(from, none, parts_), parts_.others);
+    any_entry_scorer const score = found.make(from, none, parts_);
+    return detail::read_admission(spec, detail::admission_by(score, from), parts_.others);
+  }
+  /// The text of the system of an admission that a part names, with all of its fields:
+  /// "kvzap(name=kvzap, window=128, sinks=0, threshold=-4, strict=false)".
+  /// - throws: `invalid_argument` if there is no such system, or a field is wrong.
+  [[nodiscard]] std::string spell_admission(spec_part const& from) const {
+    auto const* const system = parts_.find_system(from);
+    if (system == nullptr) detail::refuse_spec(from.column, from.name, "it is no system of an admission");
+    return system->make(from).second;
   }
   /// The selection that the parts of a section describe.
   [[nodiscard]] basic_any_selection<Executor> selection_of(std::vector<spec_part> spec) const {

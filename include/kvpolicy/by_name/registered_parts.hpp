@@ -2,7 +2,9 @@
 // The parts that a registry knows by name: scorers, stages, tables.
 #pragma once
 
+#include <concepts>
 #include <functional>
+#include <kvpolicy/by_name/any_admission.hpp>
 #include <kvpolicy/by_name/any_scorer.hpp>
 #include <kvpolicy/by_name/set_fields.hpp>
 #include <kvpolicy/by_name/spec_parts.hpp>
@@ -52,6 +54,8 @@ class registered_parts {
   using any_pages_scorer = basic_any_page_scorer<Executor>;
   using make_scorer = std::function<any_entry_scorer(spec_part const&, spec_parts&, registered_parts const&)>;
   using make_page_scorer = std::function<any_pages_scorer(spec_part const&, registered_parts const&)>;
+  /// The admission of a system whose fields a part sets, and the system's text.
+  using make_admission = std::function<std::pair<basic_any_admission<Executor>, std::string>(spec_part const&)>;
   using make_stage = std::function<any_entry_scorer(any_entry_scorer const&, spec_part const&)>;
 
   template <class Make>
@@ -63,8 +67,9 @@ class registered_parts {
   template <class Make>
   using list_of = std::vector<named<Make>>;
 
-  list_of<make_scorer> scorers;    ///< of evictions and admissions; systems, too
-  list_of<make_scorer> admitting;  ///< of admissions only
+  list_of<make_scorer> scorers;        ///< of evictions and admissions; systems, too
+  list_of<make_scorer> admitting;      ///< of admissions only
+  list_of<make_admission> admissions;  ///< systems of admissions
   list_of<make_page_scorer> pages;
   std::vector<std::pair<std::string, make_stage>> stages;
   using make_frozen = std::function<any_entry_scorer(spec_part const&, spec_part const&, registered_parts const&)>;
@@ -89,30 +94,41 @@ class registered_parts {
     };
     for (auto const& each : scorers) expect(each.info.name, "scorer");
     for (auto const& each : admitting) expect(each.info.name, "scorer");
+    for (auto const& each : admissions) expect(each.info.name, "system");
     for (auto const& each : pages) expect(each.info.name, "scorer");
     for (auto const& each : stages) expect(each.first, "stage");
     for (auto const& each : others.names()) expect(each, "part");
     for (auto const& each : part_names()) expect(each, "part");
   }
 
-  /// The scorer that a part names, among some lists.
-  template <class... Makes>
-  static auto const& find(char const* what, spec_part const& from, std::vector<named<Makes>> const&... among) {
-    using make_type = std::common_type_t<Makes...>;
-    named<make_type> const* found = nullptr;
+  /// The scorer that a part names, in a list, or in another one of its type. The names in all lists are accepted.
+  template <class Make, class... Others>
+  static named<Make> const& find(char const* what, spec_part const& from, list_of<Make> const& among,
+                                 list_of<Others> const&... others) {
+    named<Make> const* found = nullptr;
     std::vector<std::string> known;
     auto const look = [&](auto const& list) {
       for (auto const& each : list) {
-        if (from.name == each.info.name) found = &each;
+        if constexpr (std::same_as<decltype(each), named<Make> const&>) {
+          if (from.name == each.info.name) found = &each;
+        }
         known.push_back(each.info.name);
       }
     };
-    (look(among), ...);
+    look(among);
+    (look(others), ...);
     if (found == nullptr) {
       refuse_spec(from.column, from.name,
                   accepted(std::string(what) + " begins with its scorer; there are", known, from.name));
     }
     return *found;
+  }
+  /// The system of an admission that a part names, or null.
+  [[nodiscard]] named<make_admission> const* find_system(spec_part const& from) const {
+    for (auto const& each : admissions) {
+      if (each.info.name == from.name) return &each;
+    }
+    return nullptr;
   }
 
   template <class Score>
@@ -145,6 +161,23 @@ class registered_parts {
     return {describe(defaults), [defaults](spec_part const& from, registered_parts const& in) {
               return any_pages_scorer(in.read(defaults, from));
             }};
+  }
+
+  template <class System>
+  static named<make_admission> system_of(System const& defaults) {
+    scorer_info info = describe(defaults.admission().score);
+    info.name = System::name;
+    info.fields = list_fields(defaults);
+    return {info, [defaults](spec_part const& from) {
+              System const chosen = read_part(from, defaults);
+              return std::pair(basic_any_admission<Executor>(chosen.admission()), to_string(chosen));
+            }};
+  }
+  template <class Make>
+  static std::vector<scorer_info> infos_of(list_of<Make> const& of) {
+    std::vector<scorer_info> made;
+    for (auto const& each : of) made.push_back(each.info);
+    return made;
   }
 
   /// A scorer with the fields that a part sets, and the table that it names.

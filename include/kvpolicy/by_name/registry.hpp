@@ -53,15 +53,9 @@ template <executor Executor = host_executor>
   all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{});
   all.add(not_stale{}).add(db_trim_kv{}).add(keydiff{}).add(r_kv{}).add(q_filters{}).add(tri_attention{});
   all.add(scissorhands{}).add(lazy_eviction{}).add(window_attention{}).add(received_attention{});
-  all.add(received_by_value{}).add(keys_values{});
-  all.add(pyramid_kv{})
-      .add(nacl{})
-      .add(sir_llm{})
-      .add(locret{})
-      .add(lu_kv{})
-      .add(side_quest{})
-      .add(chunk_kv{})
-      .add(neural_gc{});
+  all.add(received_by_value{}).add(keys_values{}).add(chunk_kv{}).add(neural_gc{});
+  all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
+  all.add(kvzap{}).add(attention_gate{});
   all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{}).add_stage(blocks<full>{});
   all.add_to_admissions(write_gate{}).add_to_admissions(head_table{}).add(quest{}).add(page_gates{});
   return all;

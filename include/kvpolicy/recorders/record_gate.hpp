@@ -17,6 +17,7 @@ struct gate : entry_numbers {
 /// Signal: the write gate of every entry in the cache.
 struct admission_gate {
   static constexpr auto name = "admission_gate";
+  static constexpr auto tensor = "gate";
   by_lane<float const> gate{};
   /// True if a gate was recorded for any entry of a lane.
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {

@@ -15,6 +15,7 @@ namespace KVPOLICY_NAMESPACE {
 /// Signal: the maximum and the minimum of each channel over the post-RoPE keys of each page.
 struct page_bounds : page_bound_view {
   static constexpr auto name = "page_bounds";
+  static constexpr auto tensor = "keys";
   void check(char const* call, shape const& model) const {
     detail::check_page_bounds(call, *this);
     expects(dims == model.head_dim, call, "page_bounds.dims", dims,

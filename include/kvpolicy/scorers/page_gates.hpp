@@ -18,6 +18,7 @@ namespace KVPOLICY_NAMESPACE {
 /// - shape: float32, `score.row(lane)[p]` for page p of a lane, which holds its entries [p * page, (p + 1) * page).
 struct page_gate {
   static constexpr auto name = "page_gate";
+  static constexpr auto tensor = "page_gate.NAME";
   by_lane<float const> score{};
   int page = 64;  ///< entries of a page
   int pages = 0;  ///< scores in a row; pages behind them have none, and are read
