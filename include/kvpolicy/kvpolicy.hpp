@@ -97,6 +97,7 @@
 #include <kvpolicy/ops/host/future_queries.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
+#include <kvpolicy/ops/host/likeness.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
@@ -154,6 +155,7 @@
 #include <kvpolicy/scorers/knorm.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
+#include <kvpolicy/scorers/openvino.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>
 #include <kvpolicy/scorers/q_filters.hpp>
 #include <kvpolicy/scorers/quest.hpp>

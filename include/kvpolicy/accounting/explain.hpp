@@ -215,9 +215,12 @@ template <executor Executor, entry_decision Policy>
   shape const model{of.lanes().layer_end, of.lanes().heads, of.lanes().heads, 1};
   at.budget = of.allots() ? *of.shares().row(at.lane)
                           : detail::in_entries(policy.budget, model, of.entry_bytes())(at.lane, at.count);
-  int const size = std::max(detail::facts_of(policy.score).block, 1);  // a block with a forced entry is forced
-  int const begin = at.count < size ? ordinal : ordinal / size * size;
-  int const end = at.count < size ? ordinal + 1 : std::min(begin + size, at.count);
+  auto const facts = detail::facts_of(policy.score);
+  int const size = std::max(facts.block, 1);  // a block with a forced entry is forced
+  bool const alone = at.count < size && !facts.fills_beside_forced;
+  int const begin = alone ? ordinal : ordinal / size * size;
+  int const end = alone ? ordinal + 1 : std::min(begin + size, at.count);
+  if (facts.fills_beside_forced && end - begin < size) return true;
   for (at.ordinal = begin; at.ordinal < end; ++at.ordinal) {
     at.position = keep.lanes.position.row(this_lane)[at.ordinal];
     if (detail::forces_of(policy.score)(at) || policy.protect(at)) return true;

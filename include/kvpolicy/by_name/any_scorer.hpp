@@ -87,6 +87,13 @@ class erased_scorer {
   void score(Executor& exec, SignalSet const& in, score_view const& out) const {
     inner_->score(exec, seen_by(in, given_in(in)), out);
   }
+  /// If it ranks blocks again, this says so, and `rank_again` does it.
+  [[nodiscard]] bool ranks_again() const { return facts().ranks_again; }
+  template <class SignalSet>
+  void rank_again(Executor& exec, SignalSet const& in, score_view const& competing, score_view const& scores,
+                  score_view const& ranks, by_lane<int> const& kept) const {
+    inner_->rank_again(exec, seen_by(in, given_in(in)), competing, scores, ranks, kept);
+  }
 
   /// The scorer's name, or that of the scorer inside a stage.
   [[nodiscard]] std::string_view name_inside() const { return facts().name; }

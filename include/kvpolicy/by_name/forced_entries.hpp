@@ -12,10 +12,11 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Protects entries at both ends of a lane: the first `sinks` positions, the prompt, and a number of last entries. The
-/// entries that compete are one run, so that `top_k` need not ask about each.
+/// Protects entries at both ends of a lane: the first `sinks` positions, the prompt, and numbers of first and of last
+/// entries. The entries that compete are one run, so that `top_k` need not ask about each.
 struct forced_ends {
   int sinks = 0;
+  int first = 0;
   int recent = 0;
   bool shares = false;              ///< also a number of last entries that may follow from the budget
   bool grows = false;               ///< also a number of last entries that follows from how many there are
@@ -34,15 +35,16 @@ struct forced_ends {
     return end > sinks ? end : sinks;
   }
   KVPOLICY_HD bool operator()(entry at) const {
-    return at.position < front(at.lane) || at.ordinal >= at.count - last(at.count, at.budget);
+    return at.ordinal < first || at.position < front(at.lane) || at.ordinal >= at.count - last(at.count, at.budget);
   }
   KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const {
     std::int64_t const end = of.count - last(of.count, of.budget);
-    return {of.first_at(front(of.lane)), static_cast<int>(end < 0 ? 0 : end < of.count ? end : of.count)};
+    int const begin = of.first_at(front(of.lane));
+    return {begin > first ? begin : first, static_cast<int>(end < 0 ? 0 : end < of.count ? end : of.count)};
   }
   friend bool operator==(forced_ends const& a, forced_ends const& b) {
-    return a.sinks == b.sinks && a.recent == b.recent && a.shares == b.shares && a.grows == b.grows &&
-           a.share == b.share && a.prompt_end.data == b.prompt_end.data;
+    return a.sinks == b.sinks && a.first == b.first && a.recent == b.recent && a.shares == b.shares &&
+           a.grows == b.grows && a.share == b.share && a.prompt_end.data == b.prompt_end.data;
   }
 };
 
@@ -95,6 +97,7 @@ struct forced_entries {
   forced_entries(kvpolicy::recent from) { ends.recent = from.tokens; }
   forced_entries(kvpolicy::safe from) { ends.sinks = from.sinks, ends.recent = from.recent; }
   forced_entries(position_span from) : spans(1) { span[0] = {any_protection::kind::span, from.begin, from.end}; }
+  forced_entries(first_and_last from) { ends.first = from.first, ends.recent = from.last; }
   forced_entries(recent_of_budget from) { ends.shares = true, ends.share = from; }
   forced_entries(ends_of_count from) {
     ends.sinks = from.sinks;

@@ -16,6 +16,7 @@
 #include <kvpolicy/scorers/lookahead_kv.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/observed_attention.hpp>
+#include <kvpolicy/scorers/openvino.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>
 #include <kvpolicy/scorers/q_filters.hpp>
 #include <kvpolicy/scorers/quest.hpp>
@@ -53,7 +54,7 @@ template <executor Executor = host_executor>
   all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{});
   all.add(not_stale{}).add(db_trim_kv{}).add(keydiff{}).add(r_kv{}).add(q_filters{}).add(tri_attention{});
   all.add(scissorhands{}).add(lazy_eviction{}).add(window_attention{}).add(received_attention{});
-  all.add(received_by_value{}).add(keys_values{}).add(chunk_kv{}).add(neural_gc{});
+  all.add(received_by_value{}).add(keys_values{}).add(chunk_kv{}).add(neural_gc{}).add(openvino{});
   all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
   all.add(kvzap{}).add(attention_gate{});
   all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{}).add_stage(blocks<full>{});

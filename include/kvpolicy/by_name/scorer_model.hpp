@@ -22,6 +22,7 @@
 #include <kvpolicy/ops/host/fold.hpp>
 #include <kvpolicy/ops/host/future_queries.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
+#include <kvpolicy/ops/host/likeness.hpp>
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/map_lanes.hpp>
@@ -87,6 +88,8 @@ struct scorer_interface {
   virtual void refuse(Executor&, seen const&) const = 0;
   [[nodiscard]] virtual observed_type observed(seen const&) const = 0;
   virtual void score(Executor&, seen const&, score_view const& out) const = 0;
+  virtual void rank_again(Executor&, seen const&, score_view const& competing, score_view const& scores,
+                          score_view const& ranks, by_lane<int> const& kept) const = 0;
 };
 
 /// The text of a scorer's field, or of the scorer inside a stage.
@@ -154,6 +157,10 @@ struct scorer_model final : scorer_interface<Executor> {
     return made;
   }
   void check(char const* call, shape const* model) const override {
+    if constexpr (!detail::ranks_again<Score>) {
+      expects(!this->facts.ranks_again, call, "score", to_string(typed),
+              "its scorer ranks blocks again, and no stage may be around it");
+    }
     if (model != nullptr) return check_scorer_values(call, typed, *model);
     if constexpr (around_erased<Score>) inside().check(call);
     check_part(call, typed);
@@ -207,6 +214,13 @@ struct scorer_model final : scorer_interface<Executor> {
   void score(Executor& exec, seen const& in, score_view const& out) const override {
     if constexpr (fits<deciding_hooks<Score, Executor, signal_set_type, score_view const&>>()) {
       with_signal_set(in, [&](signal_set_type const& all) { typed.score(exec, all, out); });
+    }
+  }
+  void rank_again([[maybe_unused]] Executor& exec, [[maybe_unused]] seen const& in,
+                  [[maybe_unused]] score_view const& competing, [[maybe_unused]] score_view const& scores,
+                  [[maybe_unused]] score_view const& ranks, [[maybe_unused]] by_lane<int> const& kept) const override {
+    if constexpr (detail::ranks_again<Score>) {
+      with_signal_set(in, [&](auto const& all) { typed.rank_again(exec, all, competing, scores, ranks, kept); });
     }
   }
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <kvpolicy/decision/rule.hpp>
+#include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/ops/map_lanes.hpp>
+#include <kvpolicy/ops/top_k.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -28,13 +30,14 @@ inline constexpr bool counts_before_picking = drops_part<Pick> || (std::same_as<
 /// before the verb picks. Without `kept` it is the rule inside.
 template <class Rule>
 struct block_rule : Rule {
-  int size = 1;  ///< entries of a block
+  int size = 1;         ///< entries of a block
+  bool beside = false;  ///< blocks fill the places beside forced entries: see `fills_beside_forced`
   lanes batch{};
   by_lane<int const> kept{};  ///< how many entries stay of each lane
 
   [[nodiscard]] KVPOLICY_HD bool counts() const { return kept.data != nullptr; }
   /// The entries of a block of a lane with so many entries. Of fewer entries than a block each is chosen alone.
-  [[nodiscard]] KVPOLICY_HD int size_of(int count) const { return count < size ? 1 : size; }
+  [[nodiscard]] KVPOLICY_HD int size_of(int count) const { return count < size && !beside ? 1 : size; }
 
   [[nodiscard]] KVPOLICY_HD int budget(lane this_lane, int count) const {
     return counts() ? *kept.row(this_lane) : Rule::budget(this_lane, count);
@@ -71,7 +74,7 @@ struct block_rule : Rule {
     int const length = size_of(of.count);
     int const begin = block * length;
     int const end = begin + length < of.count ? begin + length : of.count;
-    if (whole_only && end - begin < length) return true;
+    if (whole_only() && end - begin < length) return true;
     of = of_rule(of);
     if constexpr (requires { Rule::candidates(of); }) {
       ordinal_range const free = Rule::candidates(of);
@@ -92,13 +95,13 @@ struct block_rule : Rule {
     return of;
   }
   /// True if a shorter block at the end of a lane stays: a part is one of whole blocks.
-  static constexpr bool whole_only = drops_part<decltype(Rule::pick)>;
+  [[nodiscard]] KVPOLICY_HD bool whole_only() const { return beside || drops_part<decltype(Rule::pick)>; }
 
   /// The blocks inside a range.
   [[nodiscard]] KVPOLICY_HD ordinal_range whole(lane_entries const& of, ordinal_range free) const {
     int const length = size_of(of.count);
     free.begin = free.begin > 0 ? (free.begin + length - 1) / length * length : 0;
-    free.end = free.end < of.count || whole_only ? free.end / length * length : of.count;
+    free.end = free.end < of.count || whole_only() ? free.end / length * length : of.count;
     return free;
   }
 };
@@ -132,6 +135,7 @@ struct count_kept {
       if (of.count < rule.size) return of.count;
       return of.count - part_of(rule.pick.part, free.full) * length;
     } else {
+      if (rule.beside) return beside_forced(of.count - free.full * length, free.full, allowed);
       if (of.count < rule.size) return allowed;
       int const all = (of.count + length - 1) / length;
       int const tail = free.has_tail ? 1 : 0;
@@ -145,6 +149,12 @@ struct count_kept {
   }
 
  private:
+  /// The forced entries, and as many whole blocks as fit beside them.
+  [[nodiscard]] KVPOLICY_HD int beside_forced(int forced, int free, int allowed) const {
+    if (allowed < forced) return allowed;  // forced entries stay, and the report counts the lane
+    int const fitting = (allowed - forced) / rule.size;
+    return forced + (fitting < free ? fitting : free) * rule.size;
+  }
   /// The blocks of a lane that are not forced.
   struct free_blocks {
     int full = 0;
@@ -177,17 +187,37 @@ struct count_kept {
 template <class Rule>
 count_kept(block_rule<Rule>, score_view) -> count_kept<Rule>;
 
-/// Calls visit(rule) with the rule of whole blocks, after it has counted what stays of each lane into `memory`. Without
-/// blocks `size` is 0.
-template <class Executor, class Rule, class Visit>
-void with_block_rule(Executor& exec, Rule const& rule, int size, score_view const& scores, by_lane<int> const& memory,
-                     Visit const& visit) {
-  block_rule<Rule> blocks{rule, size > 0 ? size : 1, scores.lanes, {}};
-  if (size > 0 || drops_part<decltype(Rule::pick)>) {
-    ops::map_lanes(exec, scores.lanes, count_kept{blocks, scores}, memory);
-    blocks.kept = {memory.data, memory.sequence, memory.layer, memory.head, memory.slots};
+/// Ranks the blocks anew, if the scorer does so, and returns the scores by which they are picked.
+template <class Executor, class Score, class SignalSet, class Rule>
+score_view rank_blocks(Executor& exec, Score const& score, SignalSet const& in, block_rule<Rule> const& rule,
+                       score_view const& scores, by_lane<int> const& kept) {
+  if constexpr (ranks_again<Score>) {
+    if (!score.ranks_again()) return scores;
+    std::int64_t const row = scores.lanes.capacity;
+    auto const spare = [&](std::int64_t floats) {
+      score_view made = contiguous_scores(scores.lanes, scores.decides, scores.spare + floats, scores.lanes.capacity);
+      made.spare = scores.spare + 2 * scores.segments() * row;
+      return made;
+    };
+    score_view const competing = spare(0), ranks = spare(scores.segments() * row);
+    ops::map(exec, competing, zero_if_candidate{rule});
+    score.rank_again(exec, in, competing, scores, ranks, kept);
+    return ranks;
+  } else {
+    return scores;
   }
-  visit(blocks);
+}
+
+/// Picks whole blocks, or drops a part of what competes. `kept` is memory for a number of each lane.
+template <class Executor, class Policy, class SignalSet, class Rule>
+void pick_blocks(Executor& exec, resolved<Policy> const& of, SignalSet const& in, Rule const& rule,
+                 score_view const& scores, by_lane<int> const& kept, keep_set const& keep) {
+  int const size = of.scorer.block;
+  block_rule<Rule> blocks{rule, size > 0 ? size : 1, of.scorer.fills_beside_forced, scores.lanes, {}};
+  if (size == 0 && !drops_part<decltype(Rule::pick)>) return void(ops::top_k(exec, scores, blocks, keep));
+  ops::map_lanes(exec, scores.lanes, count_kept{blocks, scores}, kept);
+  blocks.kept = {kept.data, kept.sequence, kept.layer, kept.head, kept.slots};
+  ops::top_k(exec, rank_blocks(exec, of.policy.score, in, blocks, scores, kept), blocks, keep);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

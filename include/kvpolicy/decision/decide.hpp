@@ -63,8 +63,7 @@ void pick_by_rule(Executor& exec, resolved<Policy> const& of, SignalSet const& a
     }
   });
   if constexpr (counts_before_picking<score_of<Policy>, pick_type>) {
-    with_block_rule(exec, rule, of.scorer.block, scores, into.kept(),
-                    [&](auto const& blocks) { ops::top_k(exec, scores, blocks, keep); });
+    pick_blocks(exec, of, all_signals, rule, scores, into.kept(), keep);
   } else {
     picking_verb<pick_type>{}(exec, scores, rule, keep);
   }

@@ -81,6 +81,10 @@ void check_plan(char const* call, Executor const& exec, resolved<Policy> const& 
           "make_plan makes it for the policy that decides");
   expects(!of.counts_before_picking() || into.counts_kept(), call, "plan", "without room for what blocks keep",
           "make_plan makes it for the policy that decides");
+  if constexpr (!ranks_again<std::remove_cvref_t<decltype(policy.score)>>) {
+    expects(!of.scorer.ranks_again, call, "policy.score", of.scorer.name,
+            "it ranks its blocks again, and no stage may be around it");
+  }
   expects(!of.counts_before_picking() || of.scope == budget_scope::lane, call, "budget.scope", to_string(of.scope),
           "where blocks or a part of the entries go, every lane has a budget of its own");
   expects(scope_at_once(policy.budget) != budget_scope::sequence || batch.layers() == model.layers, call,

@@ -41,6 +41,15 @@ struct ends_of_count {
   friend bool operator==(ends_of_count const&, ends_of_count const&) = default;
 };
 
+/// Protects the first `first` and the last `last` entries that a lane holds, wherever they stand in the sequence.
+struct first_and_last {
+  int first;
+  int last;
+  KVPOLICY_HD bool operator()(entry at) const { return at.ordinal < first || at.count - at.ordinal <= last; }
+  KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const { return {first, of.count - last}; }
+  friend bool operator==(first_and_last const&, first_and_last const&) = default;
+};
+
 /// Protects the first `prefix` positions, and the positions of a turn's last `tail` query rows.
 struct prefix_and_span {
   int prefix;

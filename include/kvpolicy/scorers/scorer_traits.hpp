@@ -85,6 +85,30 @@ concept has_blocks = requires(Score const& score) {
   { score.entries_of_block() } -> std::same_as<int>;
 };
 
+/// A scorer of blocks that ranks them anew after it is known how many stay: `ranks_again()` says whether it does.
+///
+///     rank_again(exec, in, competing, scores, ranks, kept)
+///
+/// `scores` hold what `score` wrote. In `competing`, a row of the plan's spare ones for each segment, an entry that
+/// competes is 0 and another one -inf. `ranks`, the next such row, receives what the entries are picked by: equal
+/// numbers for the members of a block. `kept` is how many entries stay of each lane, which it may change. Other spare
+/// rows come after these.
+template <class Score>
+concept ranks_again = requires(Score const& score) {
+  { score.ranks_again() } -> std::same_as<bool>;
+};
+
+/// True if the blocks of a scorer fill the places beside forced entries, whose last block has all its entries.
+/// Otherwise a budget counts blocks, forced ones among them.
+template <class Score>
+inline constexpr bool fills_beside_forced = [] {
+  if constexpr (requires { Score::fills_beside_forced; }) {
+    return bool{Score::fills_beside_forced};
+  } else {
+    return false;
+  }
+}();
+
 /// What a scorer says of itself. A stage changes the facts of the scorer inside. An erased scorer holds them as data.
 struct scorer_facts {
   std::string_view name = "the scorer";  ///< for errors
@@ -94,6 +118,8 @@ struct scorer_facts {
   std::optional<budget_scope> shares{};  ///< which lanes share the budget of a spec that does not say it
   phase when = phase::step;              ///< when it decides
   std::optional<first_places> first{};   ///< how many entries it puts first, if it does: see `puts_first`
+  bool fills_beside_forced = false;      ///< of blocks: see `fills_beside_forced`
+  bool ranks_again = false;              ///< of blocks: see `ranks_again`
   int block = 0;                         ///< entries that stay or go as one: see `has_blocks`; 0: each alone
 };
 
@@ -115,7 +141,11 @@ constexpr scorer_facts facts_of(Score const& score) {
     if constexpr (requires { typename std::integral_constant<budget_scope, Score::pools>; }) made.shares = Score::pools;
     if constexpr (requires { typename std::integral_constant<phase, Score::when>; }) made.when = Score::when;
     if constexpr (puts_first<Score>) made.first = score.places();
-    if constexpr (has_blocks<Score>) made.block = score.entries_of_block();
+    if constexpr (has_blocks<Score>) {
+      made.block = score.entries_of_block();
+      made.fills_beside_forced = detail::fills_beside_forced<Score>;
+    }
+    if constexpr (ranks_again<Score>) made.ranks_again = score.ranks_again();
     return made;
   }
 }

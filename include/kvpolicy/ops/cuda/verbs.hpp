@@ -26,6 +26,7 @@
 #include <kvpolicy/ops/cuda/future_queries.hpp>
 #include <kvpolicy/ops/cuda/gather_rows.hpp>
 #include <kvpolicy/ops/cuda/key_sums.hpp>
+#include <kvpolicy/ops/cuda/likeness.hpp>
 #include <kvpolicy/ops/cuda/lists.hpp>
 #include <kvpolicy/ops/cuda/lists/drop_listed.hpp>
 #include <kvpolicy/ops/cuda/lists/list_checks.hpp>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <kvpolicy/ops/host/attention/keys_as_rows.hpp>
 #include <kvpolicy/ops/host/attention/lane_logits.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/redundancy.hpp>
@@ -43,7 +44,7 @@ class spared_pairs {
 
   /// For each of entries [first, first + count): adds its cosine with its newest similar entry to the sum of that one.
   void add_newest_similar(float threshold, int first, int count, scratch_arena arena) {
-    query_view const rows = load_rows(first, count);
+    query_view const rows = keys_as_rows(keys_, lane_, count, [&](int i) { return first + i; }, rows_);
     lane_logits products(exec_, keys_, rows, lane_, {0, count, 1}, arena);
     row_block block = products.block_storage(0);
     block.set_rows(exec_.simd_level(), products.rows_for(count));
@@ -77,23 +78,6 @@ class spared_pairs {
     int hits = 0;
     for (int r = 0; r < rows; ++r) hits += product[r] * left[r] * inverse_norm > threshold ? 1 : 0;
     return hits > 0;
-  }
-
-  /// The keys of entries [first, first + count) as query rows, which are the same for every lane.
-  query_view load_rows(int first, int count) {
-    int const dims = keys_.rows.channels;
-    for (int i = 0; i < count; ++i) {
-      float* const to = rows_ + std::ptrdiff_t{i} * dims;
-      load_row(keys_.rows.element, keys_.row(lane_, first + i), keys_.rows.channel_stride, dims, to);
-      if (keys_.rows.scales.data != nullptr) scale_row(keys_.scale(lane_, first + i), dims, to);
-    }
-    query_view made;
-    made.base = reinterpret_cast<std::byte const*>(rows_);
-    made.dims = dims;
-    made.row = std::int64_t{dims} * 4;
-    made.heads = 1;
-    made.rows = count;
-    return made;
   }
 
   host_executor const& exec_;
