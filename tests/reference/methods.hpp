@@ -62,6 +62,31 @@ inline row keydiff_scores(matrix const& keys) {
   return result;
 }
 
+/// The likeness of the entries that compete: the mean over rows i of cos(k_i, k_j), where it is not below the mean of
+/// row i; that of an entry with itself is 0. `margin` becomes the least distance of a cosine to its row's mean.
+inline row likeness(matrix const& keys, std::vector<bool> const& competes, double& margin) {
+  row const norms = row_norms(keys);
+  std::vector<std::size_t> among;
+  for (std::size_t e = 0; e < keys.size(); ++e) {
+    if (competes[e]) among.push_back(e);
+  }
+  row result(keys.size(), -infinity);
+  for (std::size_t const j : among) result[j] = 0;
+  for (std::size_t const i : among) {
+    row cosines(keys.size(), 0.0);
+    double mean = 0;
+    for (std::size_t const j : among) {
+      if (i != j && norms[i] > 0 && norms[j] > 0) cosines[j] = dot(keys[i], keys[j]) / (norms[i] * norms[j]);
+      mean += cosines[j] / static_cast<double>(among.size());
+    }
+    for (std::size_t const j : among) {
+      if (i != j && cosines[j] != 0) margin = std::min(margin, std::fabs(cosines[j] - mean));
+      if (!(cosines[j] < mean)) result[j] += cosines[j] / static_cast<double>(among.size());
+    }
+  }
+  return result;
+}
+
 // --- StreamingLLM ----------------------------------------------------------------------------------------------------
 
 /// StreamingLLM: the first `sinks` and the last `recent` entries, strictly above sinks + recent (+ slack). With
