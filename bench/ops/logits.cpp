@@ -3,6 +3,9 @@
 // one; a decision of KeyDiff, which is both verbs, against two reads; and redundancy against Eigen's product of the
 // keys with themselves.
 #include <kvpolicy/ops/future_queries.hpp>
+#include <kvpolicy/ops/host/add_shares.hpp>
+#include <kvpolicy/ops/host/block_scores.hpp>
+#include <kvpolicy/ops/host/likeness.hpp>
 #include <kvpolicy/ops/logits.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
 #include <kvpolicy/ops/normalise.hpp>
@@ -234,5 +237,71 @@ BENCHMARK(future_queries)
     ->ArgsProduct({{32768}, {0}, {1, 2}})
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
+
+/// Blocks of 32 scores, against a copy of them.
+void block_scores(benchmark::State& state) {
+  fixture on(state, 1);
+  std::vector<float> from(on.values.size(), 0.25f);
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::block_scores(on.exec, kv::score_blocks{}, on.scores); },
+      [&] { std::copy(from.begin(), from.end(), on.values.begin()); });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(block_scores)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
+/// The shares of a row, against a copy of three such rows.
+void add_shares(benchmark::State& state) {
+  fixture on(state, 1);
+  std::vector<float> weights(on.values.size(), 0.5f), to(on.values.size());
+  auto const rows_of = [&](std::vector<float>& of) {
+    return kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, of.data(), on.entries).rows;
+  };
+  kv::by_lane<float> const weight = rows_of(weights);
+  std::fill(on.values.begin(), on.values.end(), 0.125f);
+  auto const taken = bench::in_turn(
+      state,
+      [&] {
+        kv::by_lane<float const> const read{weight.data, weight.sequence, weight.layer, weight.head};
+        kv::ops::add_shares(on.exec, on.scores, read, rows_of(to));
+      },
+      [&] {
+        for (int i = 0; i < 3; ++i) std::copy(weights.begin(), weights.end(), on.values.begin());
+      });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(add_shares)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
+/// All keys compete, against Eigen's product of the same keys.
+void likeness(benchmark::State& state) {
+  fixture on(state, 1);
+  on.exec.reserve(kv::implementation<kv::ops::likeness_t, kv::host>::scratch(bench::one_layer, on.entries));
+  int const dims = on.cache.k.channels;
+  auto const* const keys = reinterpret_cast<float const*>(on.cache.k.row(0, {}, 0));
+  std::vector<float> product(static_cast<std::size_t>(on.threads) * static_cast<std::size_t>(on.entries) *
+                             static_cast<std::size_t>(on.entries));
+  auto const eigen = [&](int lane, int worker) {
+    float const* const rows = keys + std::int64_t{lane} * on.entries * dims;
+    float* const out = product.data() + std::int64_t{worker} * on.entries * on.entries;
+    bench::peers::eigen_product(rows, rows, on.entries, dims, on.entries, out);
+  };
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::likeness(on.exec, kv::keys_of(on.cache), on.scores); },
+      [&] { on.exec.for_each(on.cache.lanes.size(), eigen); });
+  state.counters["of_eigen"] = taken.ratio(1, 0);
+  state.counters["verb_us"] = 1e6 * taken.least(0);
+}
+BENCHMARK(likeness)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{2176}, {0}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -23,11 +23,14 @@ static_assert(scorer<lazy_eviction>);
 static_assert(scorer<lookahead_kv>);
 static_assert(scorer<not_stale>);
 static_assert(scorer<observed_attention>);
+static_assert(scorer<openvino>);
 static_assert(scorer<page_gates>);
 static_assert(scorer<q_filters>);
 static_assert(scorer<quest>);
 static_assert(scorer<r_kv>);
 static_assert(scorer<random_scores>);
+static_assert(scorer<received_attention>);
+static_assert(scorer<received_by_value>);
 static_assert(scorer<recorded_knorm>);
 static_assert(scorer<scissorhands>);
 static_assert(scorer<snapkv>);
@@ -36,6 +39,7 @@ static_assert(scorer<tova>);
 static_assert(scorer<tri_attention>);
 static_assert(scorer<trim_kv>);
 static_assert(scorer<trim_kv_norm>);
+static_assert(scorer<window_attention>);
 static_assert(scorer<write_gate>);
 
 // Recorders.
@@ -50,6 +54,7 @@ static_assert(recorder<record_key_sums>);
 static_assert(recorder<record_page_bounds>);
 static_assert(recorder<record_query_memory>);
 static_assert(recorder<record_retention>);
+static_assert(recorder<record_value_mass>);
 
 // Protections.
 static_assert(protection<any_protection>);
@@ -75,6 +80,7 @@ static_assert(budget<unlimited>);
 // Picks.
 static_assert(detail::pick_hooks<any_pick>::sound);
 static_assert(detail::pick_hooks<at_least>::sound);
+static_assert(detail::pick_hooks<lowest>::sound);
 static_assert(detail::pick_hooks<lowest_one>::sound);
 static_assert(detail::pick_hooks<top>::sound);
 
@@ -95,9 +101,12 @@ static_assert(applier<mask>);
 static_assert(applier<overwrite>);
 
 // Systems that specs name.
+static_assert(system_of_parts<chunk_kv>);
+static_assert(system_of_parts<keys_values>);
 static_assert(system_of_parts<locret>);
 static_assert(system_of_parts<lu_kv>);
 static_assert(system_of_parts<nacl>);
+static_assert(system_of_parts<neural_gc>);
 static_assert(system_of_parts<pyramid_kv>);
 static_assert(system_of_parts<side_quest>);
 static_assert(system_of_parts<sir_llm>);

@@ -33,6 +33,9 @@ void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& rows, kv
   decide(exec, kv::eviction{.score = kv::scissorhands{}, .budget = kv::per_lane{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::lazy_eviction{}, .budget = kv::per_lane{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::r_kv{}, .budget = kv::per_lane{16}}, cache, in);
+  decide(exec, kv::eviction{.score = kv::openvino{}, .budget = kv::per_lane{16}}, cache, in);
+  kv::blocks const by_blocks{.score_of = kv::received_by_value{}};
+  decide(exec, kv::eviction{.score = by_blocks, .budget = kv::unlimited{}, .pick = kv::lowest{}}, cache, in);
   decide(exec, kv::eviction{.score = kv::snapkv{}, .budget = kv::per_layer{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::trim_kv{}, .budget = kv::per_lane{16}, .pick = kv::at_least{0.5f}}, cache, in);
   decide(exec, kv::policies::intent_kv({}), cache, kv::signals{cache.lanes, kv::keys_of(cache), turn});

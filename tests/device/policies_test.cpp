@@ -29,7 +29,8 @@ struct engine {
     kv::log_beta fresh{{reinterpret_cast<std::byte const*>(beta.data()), kv::codec::f32, row * heads * layers * 4,
                         row * heads * 4, row * 4, 4}};
     fresh.counts = {counts.data(), heads * layers, heads, 1};
-    return kv::signals{cache.lanes(), kv::keys_of(cache.view()), kv::queries{queries.view()}, fresh};
+    return kv::signals{cache.lanes(), kv::keys_of(cache.view()), kv::values_of(cache.view()),
+                       kv::queries{queries.view()}, fresh};
   }
 
   /// The next token of every sequence: its rows, its place in the lanes, its query row.
@@ -121,7 +122,9 @@ mock_options any_shape() {
 template <class Policy>
 void agree(char const* name, Policy const& policy) {
   holds(name, 10, [&] {
-    mock_options const shape = any_shape();
+    mock_options shape = any_shape();
+    bool const alone = kv::detail::decides_of(policy.score) == kv::granularity::lane;
+    if (!alone) shape.model.layers = 1, shape.shared_entries = shape.shared_table = true;  // heads that decide together
     RC_ASSERT(history_of<kv::host_executor>(shape, policy) == history_of<device_executor>(shape, policy));
   });
 }
@@ -134,6 +137,15 @@ TEST_SUITE("device/policies") {
     for (auto const then : {kv::rest_order::recency, kv::rest_order::random}) {
       kv::put_first const score{.score_of = kv::snapkv{.window = 2, .pool = kv::no_pool{}}, .part = 0.5, .then = then};
       agree("put_first", kv::eviction{.score = score, .protect = kv::sinks{1}, .budget = kv::per_lane{8}});
+    }
+    kv::reduce_lanes const of_layer{kv::window_attention{.window = 3}, kv::granularity::layer, kv::reduction::mean};
+    kv::blocks const by_blocks{.score_of = of_layer, .size = 4};
+    agree("blocks", kv::eviction{.score = by_blocks, .protect = kv::sinks{1}, .budget = kv::per_lane{9}});
+    agree("lowest", kv::eviction{.score = by_blocks, .budget = kv::unlimited{}, .pick = kv::lowest{0.5}});
+    agree("received_by_value", kv::eviction{.score = kv::received_by_value{.by_age = true}, .budget = kv::per_lane{9}});
+    for (bool const adaptive : {false, true}) {
+      kv::openvino const score{.start = 2, .recent = 5, .block = 3, .adaptive = adaptive, .cover = 0.6, .crush = 2};
+      agree("openvino", kv::eviction{.score = score, .budget = kv::per_lane{14}});
     }
     agree("h2o", kv::policies::h2o({.budget = 8}));
     agree("trim_kv", kv::policies::trim_kv({.budget = 11}));

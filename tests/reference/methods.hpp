@@ -258,6 +258,22 @@ inline row last_rows_of(matrix const& rows, int history) {
   return result;
 }
 
+/// keys_values: what all rows gave, each row's mass shared out in the measure of the values' norms if there are any,
+/// and per position since the entry's own if `by_age`.
+inline row received(matrix rows, row const& norms, std::vector<int> const& positions, bool by_age) {
+  row result(positions.size(), 0.0);
+  for (row& one : rows) {
+    double given = 0, weighted = 0;
+    for (std::size_t e = 0; e < one.size(); ++e) given += one[e], weighted += norms.empty() ? 0 : one[e] * norms[e];
+    for (std::size_t e = 0; e < one.size(); ++e) {
+      if (!norms.empty()) one[e] = weighted == 0 ? 0 : given * one[e] * norms[e] / weighted;
+      result[e] += one[e];
+    }
+  }
+  for (std::size_t e = 0; by_age && e < result.size(); ++e) result[e] /= positions.back() - positions[e] + 1;
+  return result;
+}
+
 /// LazyEviction: when each entry was last attended to, and the longest time between two such rows.
 struct stamped {
   std::vector<int> last, interval;
