@@ -10,6 +10,7 @@
 #include <kvpolicy/ops/likeness.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
 #include <limits>
+#include <numeric>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -54,6 +55,8 @@ class lane_likeness {
   static constexpr std::size_t floats_of_values =
       keys_of_a_tile * most_rows + 16;  // a whole vector may follow the last
 
+  static constexpr int at_once = 16;  ///< partial sums, so that a compiler can add vectors
+
   struct inverted {
     float operator()(float, float norm) const { return inverse_norm(norm); }
   };
@@ -94,16 +97,26 @@ class lane_likeness {
     block.set_rows(exec_.simd_level(), products.rows_for(count));
     products.pack(block, 0, count);
     lane_logits::tile_registers const registers = products.acquire(block);
+    float inverse[most_rows];
+    for (int r = 0; r < count; ++r) inverse[r] = inverse_norm_[among_[first + r]];
     for (int e = 0; e < entries_; e += keys_of_a_tile) {
       int const keys = products.load_tile(e, entries_);
       products.multiply_tile(block, keys, values_);
       for (int k = 0; k < keys; ++k) {
         float const* const product = values_ + static_cast<std::ptrdiff_t>(k) * block.rows;
-        for (int r = 0; r < count; ++r) {
-          float const cosine = product[r] * inverse_norm_[among_[first + r]] * inverse_norm_[e + k];
-          bool const counts = !(cosine < average_[first + r]) && among_[first + r] != e + k;
-          sum_[e + k] += counts ? static_cast<double>(cosine) : 0.0;
+        auto const counted = [&](int r) {
+          float const cosine = product[r] * inverse[r] * inverse_norm_[e + k];
+          return cosine < average_[first + r] ? 0.0f : cosine;
+        };
+        float part[at_once] = {};
+        int r = 0;
+        for (; r + at_once <= count; r += at_once) {
+          for (int i = 0; i < at_once; ++i) part[i] += counted(r + i);
         }
+        for (; r < count; ++r) part[0] += counted(r);
+        int const* const own = std::lower_bound(among_ + first, among_ + first + count, e + k);
+        if (own < among_ + first + count && *own == e + k) part[0] -= counted(static_cast<int>(own - among_ - first));
+        sum_[e + k] += static_cast<double>(std::accumulate(part, part + at_once, 0.0f));
       }
     }
   }
