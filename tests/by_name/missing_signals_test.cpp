@@ -93,6 +93,10 @@ kv::registry known() {
   return all;
 }
 
+/// Those that add up what all query rows gave.
+constexpr std::string_view sums_rows_of_all_tokens[] = {"h2o",         "observed_attention", "received_attention",
+                                                        "keys_values", "received_by_value",  "openvino"};
+
 /// Every policy of the registry, and every scorer that can be frozen, frozen.
 std::vector<std::string> every_spec() {
   std::vector<std::string> made;
@@ -101,7 +105,10 @@ std::vector<std::string> every_spec() {
     if (spec == "lu_kv") spec += "(scores=x)";
     if (spec == "pyramid_kv") spec += "(window=4)";
     if (spec == "lazy_eviction") spec += "(window=1)";
-    if (spec != "side_quest" && spec != "full") spec += " | budget(6)";
+    if (spec == "chunk_kv") spec += "(chunk=4, window=4)";
+    if (spec == "neural_gc") spec += "(block=4, every=1)";
+    if (spec == "openvino") spec += "(start=2, recent=4, block=4)";
+    if (!each.has_no_budget && spec != "full") spec += " | budget(6)";
     made.push_back(spec);
     std::string const frozen = each.name + " | frozen | budget(6)";
     if (error_of([&] { (void)known().parse(frozen); }).empty()) made.push_back(frozen);
@@ -204,7 +211,9 @@ TEST_SUITE("printed: missing signals") {
     };
     for (std::string const& spec : every_spec()) {
       CAPTURE(spec);
-      bool const sums = spec.starts_with("h2o") || spec.starts_with("observed_attention");
+      auto const& all = sums_rows_of_all_tokens;
+      bool const sums =
+          std::find(std::begin(all), std::end(all), spec.substr(0, spec.find_first_of("( "))) != std::end(all);
       kv::any_policy const policy = known().parse(spec);
       auto state = kv::make_state(exec, policy, view);
       auto const missing = [&](std::string const& call, int entries_without) {
@@ -216,9 +225,11 @@ TEST_SUITE("printed: missing signals") {
       auto const observes = [&](int first, int count) {
         kv::queries const rows = shown(first, count);
         kv::keys const keys = kv::keys_of(view);
+        kv::values const values = kv::values_of(view);
         kv::any_signals in(view.lanes);
         in.add(keys);
         in.add(rows);
+        in.add(values);
         std::string const said = error_of([&] { kv::refuse_missed_rows("observe", policy, in, state, true); });
         if (sums && said.empty()) kv::observe(exec, policy, in, state);
         return said;

@@ -213,7 +213,7 @@ TEST_SUITE("by_name/systems") {
     int fields = 0;
     for (kv::scorer_info const& each : known.list()) {
       std::string const scores = each.name == "lu_kv" ? "scores=mine" : "";
-      std::string const end = each.name == "side_quest" || each.name == "full" ? "" : " | budget(40)";
+      std::string const end = each.has_no_budget || each.name == "full" ? "" : " | budget(40)";
       std::string const usual = kv::to_string(known.parse(each.name + "(" + scores + ")" + end));
       for (kv::field_info const& field : each.fields) {
         ++fields;

@@ -39,6 +39,15 @@ struct record_value_mass {
     return {recorded.table<float const>(0)};
   }
 
+  /// Rows that it was not shown are missing in the sums, unless the engine gives these.
+  [[nodiscard]] static bool sums_rows([[maybe_unused]] auto const& in) {
+    if constexpr (kvpolicy::provides<std::remove_cvref_t<decltype(in)>, attention_mass>) {
+      return in.template find<attention_mass>() == nullptr;
+    } else {
+      return true;
+    }
+  }
+
   /// 1 if a lane has a row of this index.
   struct has_row {
     query_view rows;
