@@ -12,7 +12,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 MODULE = HERE / "src" / "kvpolicy" / "presses.py"
 
-HEAD = '''"""The presses of kvpress that kvpolicy has, under their names. make_presses.py writes this file from presses.txt.
+HEAD = '''# SPDX-License-Identifier: Apache-2.0
+"""The presses of kvpress that kvpolicy has, under their names. make_presses.py writes this file from presses.txt.
 
     from kvpolicy.presses import SnapKVPress  # instead of: from kvpress import SnapKVPress
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._press import AdaKVPress, DMSPress, DuoAttentionPress, KVzapPress, Press
+from ._press import AdaKVPress, ChunkKVPress, DMSPress, DuoAttentionPress, KVzapPress, Press, QFilterPress
 from ._press import missing as __getattr__
 '''
 
@@ -50,7 +51,7 @@ def module_of(text):
                 made += "\n" * (method == "shares") + f"    def {method}(self) -> str:\n        return {quoted}\n"
     listed = ", ".join(f'"{name}": {name}' for name in sorted((*names, "KVzapPress")))
     made += f"\n\nPRESSES: dict[str, type[Press]] = {{{listed}}}\n"
-    made += "__all__ = " + str(["PRESSES", "AdaKVPress", "DMSPress", "DuoAttentionPress", "KVzapPress", "Press", *names]).replace("'", '"') + "\n"
+    made += "__all__ = " + str(["PRESSES", "AdaKVPress", "ChunkKVPress", "DMSPress", "DuoAttentionPress", "KVzapPress", "Press", "QFilterPress", *names]).replace("'", '"') + "\n"
     return made
 
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -24,10 +25,10 @@ class ranks_disagree : public kvpolicy::invalid_argument {
 };
 
 /// Runs verbs on the host as one of the processes of a group. Every process has an equal part of the heads, in the
-/// order of the ranks. `kv::decide` finds `ranks` and `all_reduce`, and calls them where scores are sums over all
-/// heads.
+/// order of the ranks. `kv::decide` finds `ranks`, `all_reduce` and `all_reduce_max`, and calls them where scores are
+/// sums or maxima over all heads.
 ///
-/// Every rank makes the same calls of this executor in the same order. `all_reduce` first compares the counts of the
+/// Every rank makes the same calls of this executor in the same order. A reduction first compares the counts of the
 /// ranks. Therefore ranks that do not fit together all throw the same line, and none of them waits for the others.
 class mpi_executor : public kvpolicy::host_executor {
  public:
@@ -63,10 +64,14 @@ class mpi_executor : public kvpolicy::host_executor {
   ///   left its call with an exception (see `together`). `std::runtime_error` if MPI fails.
   void all_reduce(float* data, std::size_t count) {
     announce("all_reduce", static_cast<std::int64_t>(count));
-    if (ranks_ == 1) return;
-    for (std::size_t done = 0; done < count; done += floats_of_a_piece) {
-      add_ranks(data + done, std::min(floats_of_a_piece, count - done));
-    }
+    reduce(data, count, [](float sum, float part) { return sum + part; });
+  }
+
+  /// Writes the maximum over all ranks to every rank, as `all_reduce` does the sum. NaN on any rank is NaN on all,
+  /// which MPI does not promise of MPI_MAX.
+  void all_reduce_max(float* data, std::size_t count) {
+    announce("all_reduce_max", static_cast<std::int64_t>(count));
+    reduce(data, count, [](float most, float part) { return most >= part || std::isnan(most) ? most : part; });
   }
 
   /// Gathers `bytes` bytes of every rank: `all` holds those of rank 0, then those of rank 1, and so on. Every rank
@@ -126,13 +131,23 @@ class mpi_executor : public kvpolicy::host_executor {
     throw std::runtime_error(std::string(call) + ": " + text);
   }
 
-  void add_ranks(float* data, std::size_t count) {
+  /// Reduces the numbers of all ranks in the order of the ranks, piece by piece.
+  template <class Combine>
+  void reduce(float* data, std::size_t count, Combine const& combine) {
+    if (ranks_ == 1) return;
+    for (std::size_t done = 0; done < count; done += floats_of_a_piece) {
+      reduce_piece(data + done, std::min(floats_of_a_piece, count - done), combine);
+    }
+  }
+
+  template <class Combine>
+  void reduce_piece(float* data, std::size_t count, Combine const& combine) {
     int const floats = static_cast<int>(count);
     succeed("MPI_Allgather", MPI_Allgather(data, floats, MPI_FLOAT, parts_.data(), floats, MPI_FLOAT, group_));
     std::copy_n(parts_.data(), count, data);
     for (int rank = 1; rank < ranks_; ++rank) {
       float const* const part = parts_.data() + static_cast<std::size_t>(rank) * count;
-      for (std::size_t i = 0; i < count; ++i) data[i] += part[i];
+      for (std::size_t i = 0; i < count; ++i) data[i] = combine(data[i], part[i]);
     }
   }
 

@@ -32,11 +32,11 @@ class nccl_executor : public kvpolicy::cuda_executor {
   /// that.
   ///
   /// - stream: ordered on the stream; returns without waiting; can be captured.
-  void all_reduce(float* data, std::size_t count) {
-    if (ranks_ == 1 || count == 0) return;
-    succeed("ncclReduce", ncclReduce(data, data, count, ncclFloat, ncclSum, 0, group_, stream()));
-    succeed("ncclBroadcast", ncclBroadcast(data, data, count, ncclFloat, 0, group_, stream()));
-  }
+  void all_reduce(float* data, std::size_t count) { reduce(data, count, ncclSum); }
+
+  /// Writes the maximum over all ranks to every rank, as `all_reduce` does the sum. NCCL leaves out a NaN where another
+  /// rank has a number. All ranks leave it out alike.
+  void all_reduce_max(float* data, std::size_t count) { reduce(data, count, ncclMax); }
 
   /// Gathers `bytes` bytes of every rank, from and to host memory. It allocates and waits; it is for the start.
   void all_gather(void const* mine, int bytes, void* all) {
@@ -50,6 +50,12 @@ class nccl_executor : public kvpolicy::cuda_executor {
  private:
   static void succeed(char const* call, ncclResult_t code) {
     if (code != ncclSuccess) throw std::runtime_error(std::string(call) + ": " + ncclGetErrorString(code));
+  }
+
+  void reduce(float* data, std::size_t count, ncclRedOp_t how) {
+    if (ranks_ == 1 || count == 0) return;
+    succeed("ncclReduce", ncclReduce(data, data, count, ncclFloat, how, 0, group_, stream()));
+    succeed("ncclBroadcast", ncclBroadcast(data, data, count, ncclFloat, 0, group_, stream()));
   }
 
   ncclComm_t group_;

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kvpolicy
-from kvpolicy.presses import PRESSES, AdaKVPress, DMSPress, DuoAttentionPress, KnormPress, KVzapPress, ObservedAttentionPress, PyramidKVPress, SnapKVPress, TOVAPress
+from kvpolicy.presses import PRESSES, AdaKVPress, ChunkKVPress, DMSPress, DuoAttentionPress, KeyDiffPress, KnormPress, KVzapPress, ObservedAttentionPress, PyramidKVPress, QFilterPress, SnapKVPress, TOVAPress
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,17 +38,33 @@ def test_a_ratio_counts_as_kvpress_counts():
         assert (made.counts == max(1, int(101 * (1 - ratio)))).all()
 
 
+@pytest.mark.parametrize("tokens, chunk", [(101, 20), (100, 20), (20, 20), (41, 3), (7, 1), (64, 32)])
+def test_chunks_count_as_kvpress_counts(tokens, chunk):
+    """The whole chunks with the highest means of what the heads' scores add up to, max(1, int(chunks * (1 - ratio))) of them."""
+    keys = np.random.default_rng(tokens).standard_normal((2, tokens, 8), dtype=np.float32)
+    scores = -np.linalg.norm(keys.astype(float), axis=-1).sum(axis=0)
+    chunks = np.array_split(np.arange(tokens), np.arange(chunk, tokens, chunk))
+    means = np.array([scores[one].mean() for one in chunks])
+    for ratio in (0.0, 0.1, 0.3, 0.5, 0.99):
+        made = kvpolicy.decide(ChunkKVPress(KnormPress(ratio), chunk).policy(), keys=keys)
+        best = np.argsort(-means)[: max(1, int(len(chunks) * (1 - ratio)))]
+        expected = sorted(np.concatenate([chunks[one] for one in best]).tolist())
+        for head in (0, 1):
+            assert made.lane(head=head).tolist() == expected, ratio
+
+
 def test_a_press_that_is_not_here_says_why():
-    with pytest.raises(ImportError, match="KeyDiffPress = a press of kvpress 0.5.5 that is not here, because its score is none of kvpolicy's"):
-        from kvpolicy.presses import KeyDiffPress  # noqa: F401
+    with pytest.raises(ImportError, match="LagKVPress = a press of kvpress 0.5.5 that is not here, because its score is none of kvpolicy's"):
+        from kvpolicy.presses import LagKVPress  # noqa: F401
     with pytest.raises(AttributeError, match="has no attribute 'NoPress'"):
         kvpolicy.presses.NoPress
 
 
 def test_presses_around_presses_are_policies():
     assert AdaKVPress(SnapKVPress(0.25, 32), 0.5).policy() == "snapkv(window=32, pool=avg:5) | budget(ratio=0.25, rounding=kvpress, scope=layer, floor=0.5)"
+    assert ChunkKVPress(KeyDiffPress(0.25), 8).policy() == "keydiff | reduce_lanes(layer, sum) | blocks(8) | budget(ratio=0.25, rounding=kvpress) | when(prefill)"
     assert DMSPress(KVzapPress(), -4.0, 64).policy() == "carried(name=kvzap) | recent(64) | at_least(-4.0)"
-    for one in (AdaKVPress(SnapKVPress(0.25)), DMSPress(KnormPress(), -4.0)):
+    for one in (AdaKVPress(SnapKVPress(0.25)), ChunkKVPress(KnormPress(0.25)), ChunkKVPress(KVzapPress(0.25)), DMSPress(KnormPress(), -4.0)):
         assert kvpolicy.policy_facts(one.policy()).text
     assert DuoAttentionPress(0.5, [[0.1, 0.4], [0.3, 0.2]]).retrieval_heads().tolist() == [[False, True], [True, False]]
 
@@ -58,11 +74,15 @@ def test_presses_around_presses_are_policies():
     (lambda: AdaKVPress(TOVAPress()), "AdaKVPress: press = TOVAPress, but"),
     (lambda: AdaKVPress(ObservedAttentionPress()), "AdaKVPress: press = ObservedAttentionPress, but"),
     (lambda: AdaKVPress(KnormPress(), 1.5), "AdaKVPress: alpha_safeguard = 1.5, but it is a part of the budget, 0 to 1"),
+    (lambda: ChunkKVPress(SnapKVPress()), "ChunkKVPress: press = SnapKVPress, but chunks compete by their scores alone, as those of KnormPress"),
+    (lambda: ChunkKVPress(KnormPress(), 0), "ChunkKVPress: chunk_length = 0, but a chunk has at least one entry"),
+    (lambda: QFilterPress(0.5)(None), "QFilterPress: q_filters = None, but keys are scored by them, and none are downloaded"),
+    (lambda: QFilterPress(0.5, [[1.0]])(None), "QFilterPress: q_filters = of 2 axes, but they are [layer, KV head, channel]"),
     (lambda: DMSPress(SnapKVPress(), 0.1), "DMSPress: press = SnapKVPress, but a threshold asks about each entry by itself"),
     (lambda: DMSPress(KnormPress()).policy(), "DMSPress: threshold = None, but entries that score below it are dropped"),
     (lambda: DuoAttentionPress(0.5).retrieval_heads(), "DuoAttentionPress: head_scores = None, but heads are chosen by them"),
     (lambda: DuoAttentionPress(0.5, [0.5]).retrieval_heads(), "DuoAttentionPress: head_scores = of 1 axes, but they are"),
-], ids=["pyramid", "tova", "observed", "safeguard", "snapkv", "threshold", "scores", "axes"])
+], ids=["pyramid", "tova", "observed", "safeguard", "window", "length", "filters", "rows", "snapkv", "threshold", "scores", "axes"])
 def test_a_press_that_does_not_fit_is_refused(make, text):
     with pytest.raises(ValueError) as error:
         make()

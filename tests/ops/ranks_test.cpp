@@ -22,6 +22,9 @@ struct turn_of_all_heads {
   std::vector<float> k = std::vector<float>(std::size_t{layers} * kv_heads * entries * dims);
   std::vector<float> v = std::vector<float>(k.size());
   std::vector<float> q = std::vector<float>(std::size_t{layers} * query_heads * span_rows * dims);
+  std::vector<float> mean = std::vector<float>(std::size_t{layers} * query_heads * dims);
+  std::vector<float> radius = std::vector<float>(mean.size() / 2);
+  std::vector<float> told = std::vector<float>(std::size_t{layers} * kv_heads * entries);  ///< a few values: they tie
   std::vector<float> weights = std::vector<float>(20000);
   std::vector<int> rows{entries - 5, entries - 4, entries - 3, entries - 2, entries - 1};
 
@@ -34,6 +37,9 @@ struct turn_of_all_heads {
       float* const first = k.data() + lane * entries * dims;
       for (int e = 40; e < 80; ++e) std::copy_n(first + 10 * dims, dims, first + e * dims);
     }
+    for (float& each : mean) each = normal(random);
+    for (float& each : radius) each = 2 + std::abs(normal(random));
+    for (float& each : told) each = static_cast<float>(random() % 8) / 8;
   }
 
   [[nodiscard]] kv::residual_head residual() const {
@@ -49,6 +55,28 @@ struct turn_of_all_heads {
     return made;
   }
 };
+
+/// The signals that a rank of so many is given: those of its own heads.
+auto signals_of_rank(kv::cache const& cache, turn_of_all_heads& all, int rank) {
+  kv::shape const& model = cache.shape;
+  kv::turn_queries turn;
+  turn.head = 4LL * span_rows * dims;
+  turn.layer = turn.head * query_heads;
+  turn.row = 4LL * dims;
+  turn.base = reinterpret_cast<std::byte const*>(all.q.data()) + rank * model.query_heads * turn.head;
+  turn.dims = dims;
+  turn.heads = model.query_heads;
+  turn.rows = span_rows;
+  turn.position = {all.rows.data()};
+  std::ptrdiff_t const first = std::ptrdiff_t{rank} * model.query_heads;
+  kv::query_model profile =
+      kv::query_model_of(all.mean.data() + first * dims, all.radius.data() + first * (dims / 2), model, {.theta = 100});
+  profile.mean.layer = profile.mean.head * query_heads;
+  profile.radius.layer = profile.radius.head * query_heads;
+  kv::external_scores const told{{all.told.data() + std::ptrdiff_t{rank} * model.kv_heads * entries, 0,
+                                  std::int64_t{kv_heads} * entries, entries}};
+  return kv::signals{cache.lanes, kv::keys_of(cache), turn, profile, told};
+}
 
 struct outcome {
   std::vector<float> scores;
@@ -81,23 +109,14 @@ outcome decide_on(Executor& exec, int rank, int ranks, turn_of_all_heads& all, P
                   .k = rows(all.k),
                   .v = rows(all.v),
                   .where = kv::identity_map(entries)};
-  kv::turn_queries turn;
-  turn.head = 4LL * span_rows * dims;
-  turn.layer = turn.head * query_heads;
-  turn.row = 4LL * dims;
-  turn.base = reinterpret_cast<std::byte const*>(all.q.data()) + rank * model.query_heads * turn.head;
-  turn.dims = dims;
-  turn.heads = model.query_heads;
-  turn.rows = span_rows;
-  turn.position = {all.rows.data()};
   auto [state, plan] = state_and_plan(exec, policy, cache);
   kv::append(exec, cache, state, {.tokens = entries - fewer, .position = 0});
-  kv::signals const in{cache.lanes, kv::keys_of(cache), turn};
+  auto const in = signals_of_rank(cache, all, rank);
   kv::observe(exec, policy, in, state);
   for (int i = 0; i < (fewer > 0 ? 200 : 1); ++i) kv::decide(exec, policy, in, state, plan);
   outcome made;
-  for (int e = 0; e < entries; ++e)
-    made.scores.push_back(std::as_const(plan).scores()[e]);  // also those behind the entries
+  for (int i = 0; i < kv::segments(cache.lanes, plan.decides()) * entries; ++i)
+    made.scores.push_back(std::as_const(plan).scores()[i]);  // also those behind the entries
   auto const kept = plan.keep().listed(0);
   made.kept.assign(kept.begin(), kept.end());
   return made;
@@ -141,6 +160,49 @@ float cut(outcome const& of) {
   return lowest;
 }
 
+/// A maximum over lanes decides for tokens and for layers as it does on one rank.
+template <class Score>
+void same_on_ranks(turn_of_all_heads& all, Score const& score) {
+  for (auto const decides : {kv::granularity::sequence, kv::granularity::layer}) {
+    auto const policy =
+        kv::eviction{.score = kv::reduce_lanes{.score_of = score, .decides = decides, .how = kv::reduction::max},
+                     .protect = kv::safe{2, 3},
+                     .budget = kv::per_lane{budget}};
+    CAPTURE(kv::to_string(policy));
+    kv::host_executor alone(1);
+    outcome const whole = decide_on(alone, 0, 1, all, policy);
+    REQUIRE(whole.kept.size() == budget);
+    for (int const ranks : {1, 2, 4, 8}) {
+      for (outcome const& each : decide_on_ranks(ranks, all, policy)) CHECK(each == whole);
+    }
+  }
+}
+
+/// The highest score of each entry over all lanes.
+std::vector<float> most_of_lanes(std::vector<float> const& scores) {
+  std::vector<float> most(scores.begin(), scores.begin() + entries);
+  for (std::size_t i = 0; i < scores.size(); ++i) most[i % entries] = std::max(most[i % entries], scores[i]);
+  return most;
+}
+
+/// The entries of the highest scores, as many as the budget; of equal ones the lower ordinals.
+std::vector<int> highest(std::vector<float> const& scores) {
+  std::vector<int> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return scores[as_size(a)] > scores[as_size(b)]; });
+  order.resize(budget);
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+/// One of two ranks, which can only sum.
+class summing_rank : public kv::host_executor {
+ public:
+  int reductions = 0;
+  [[nodiscard]] static int ranks() { return 2; }
+  void all_reduce(float*, std::size_t) { ++reductions; }
+};
+
 }  // namespace
 
 TEST_SUITE("ops/ranks") {
@@ -182,6 +244,70 @@ TEST_SUITE("ops/ranks") {
     }
   }
 
+  TEST_CASE("a maximum of lanes decides on any number of ranks as on one, bit for bit") {
+    turn_of_all_heads all(5);
+    same_on_ranks(all, kv::knorm{});
+    same_on_ranks(all, kv::external{});
+    same_on_ranks(all, kv::tri_attention{});
+    same_on_ranks(all, kv::tri_attention{.aggregate = kv::distance_mean::max, .group = kv::reduction::mean});
+  }
+
+  TEST_CASE("TriAttention's one set for all heads: the top-k of the maximum over the lanes, on any number of ranks") {
+    for (unsigned seed = 10; seed < 14; ++seed) {
+      turn_of_all_heads all(seed);
+      kv::host_executor alone(1);
+      auto const of_lanes = kv::eviction{.score = kv::tri_attention{}, .budget = kv::per_lane{budget}};
+      outcome const lanes = decide_on(alone, 0, 1, all, of_lanes);
+      auto const union_of_lanes =
+          kv::eviction{.score = kv::reduce_lanes{.score_of = kv::tri_attention{}, .how = kv::reduction::max},
+                       .budget = kv::per_lane{budget}};
+      for (int const ranks : {1, 2, 4}) {
+        for (outcome const& each : decide_on_ranks(ranks, all, union_of_lanes)) {
+          CHECK(each.scores == most_of_lanes(lanes.scores));
+          CHECK(each.kept == highest(each.scores));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("a NaN of one rank's lane is a NaN of the maximum on every rank, and -inf gives way to every number") {
+    turn_of_all_heads all(6);
+    auto const row = [&](int head, int entry) -> float& { return all.told[as_size(head * entries + entry)]; };
+    row(0, 3) = row(3, 100) = row(7, 200) = std::numeric_limits<float>::quiet_NaN();
+    for (int head = 0; head < layers * kv_heads; ++head) row(head, 50) = row(head, 60) = -reference::infinity;
+    row(4, 60) = 7;
+    auto const policy = kv::eviction{.score = kv::reduce_lanes{.score_of = kv::external{}, .how = kv::reduction::max},
+                                     .budget = kv::per_lane{entries - 4}};
+    for (int const ranks : {1, 2, 4, 8}) {
+      for (outcome const& each : decide_on_ranks(ranks, all, policy)) {
+        for (int const entry : {3, 100, 200}) {
+          CHECK(std::isnan(each.scores[as_size(entry)]));
+          CHECK(!std::binary_search(each.kept.begin(), each.kept.end(), entry));
+        }
+        CHECK(each.scores[50] == -std::numeric_limits<float>::infinity());
+        CHECK(!std::binary_search(each.kept.begin(), each.kept.end(), 50));
+        CHECK(each.scores[60] == 7.0f);
+      }
+    }
+  }
+
+  TEST_CASE("a maximum over ranks whose executor only sums is refused before anything is scored") {
+    turn_of_all_heads all(2);
+    auto const policy = kv::eviction{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .how = kv::reduction::max},
+                                     .budget = kv::per_lane{budget}};
+    summing_rank exec;
+    CHECK(error_of([&] { decide_on(exec, 0, 2, all, policy); }) ==
+          "decide: reduction = max, but the executor has no member all_reduce_max, and the heads are on 2 ranks");
+    CHECK(exec.reductions == 0);
+    auto const unchanged = kv::eviction{
+        .score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::lane, .how = kv::reduction::max},
+        .budget = kv::per_lane{budget}};
+    CHECK_NOTHROW(decide_on(exec, 0, 2, all, unchanged));  // nothing is reduced
+    kv::basic_any_policy<summing_rank> const named(policy);
+    CHECK(error_of([&] { decide_on(exec, 0, 2, all, named); }) ==
+          "decide: reduction = max, but the executor has no member all_reduce_max, and the heads are on 2 ranks");
+  }
+
   TEST_CASE("what stands behind the entries does not grow from one reduction to the next") {
     turn_of_all_heads all(4);
     auto const policy = kv::policies::intent_kv({.budget = budget});
@@ -213,7 +339,7 @@ TEST_SUITE("ops/ranks") {
             "decide: budget.scope = layer, but the heads that share it are on 2 ranks: gather first");
     });
     CHECK_NOTHROW(decide_on_ranks(1, all, shared));
-    auto const apart = kv::eviction{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .how = kv::reduction::max},
+    auto const apart = kv::eviction{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .how = kv::reduction::mean},
                                     .budget = kv::per_lane{budget}};
     on_ranks(2, [&](rank_executor& exec, int rank) {
       CHECK(error_of([&] { decide_on(exec, rank, 2, all, apart); }) ==

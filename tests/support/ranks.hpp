@@ -7,7 +7,7 @@
 
 namespace kvpolicy_test {
 
-/// Tensor-parallel ranks as threads of one process. Every rank adds up the same numbers in the same order, so that all
+/// Tensor-parallel ranks as threads of one process. Every rank reduces the same numbers in the same order, so that all
 /// have the same bits.
 class rank_group {
  public:
@@ -16,20 +16,29 @@ class rank_group {
   [[nodiscard]] int ranks() const { return static_cast<int>(given_.size()); }
 
   void all_reduce(int rank, float* values, std::size_t count) {
-    given_[as_size(rank)] = values;
-    all_there_.arrive_and_wait();
-    std::vector<float> sums(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      double sum = 0;
-      for (float const* const each : given_) sum += static_cast<double>(each[i]);
-      sums[i] = static_cast<float>(sum);
-    }
-    all_there_.arrive_and_wait();
-    std::copy(sums.begin(), sums.end(), values);
-    all_there_.arrive_and_wait();
+    reduce(rank, values, count, [](double sum, double each) { return sum + each; });
+  }
+  /// NaN of any rank is NaN.
+  void all_reduce_max(int rank, float* values, std::size_t count) {
+    reduce(rank, values, count, [](double most, double each) { return most >= each || most != most ? most : each; });
   }
 
  private:
+  template <class Combine>
+  void reduce(int rank, float* values, std::size_t count, Combine const& combine) {
+    given_[as_size(rank)] = values;
+    all_there_.arrive_and_wait();
+    std::vector<float> reduced(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      auto one = static_cast<double>(given_.front()[i]);
+      for (std::size_t r = 1; r < given_.size(); ++r) one = combine(one, static_cast<double>(given_[r][i]));
+      reduced[i] = static_cast<float>(one);
+    }
+    all_there_.arrive_and_wait();
+    std::copy(reduced.begin(), reduced.end(), values);
+    all_there_.arrive_and_wait();
+  }
+
   std::vector<float*> given_;
   std::barrier<> all_there_;
 };
@@ -40,6 +49,7 @@ class rank_executor : public kv::host_executor {
   rank_executor(rank_group& group, int rank) : group_(&group), rank_(rank) {}
   [[nodiscard]] int ranks() const { return group_->ranks(); }
   void all_reduce(float* values, std::size_t count) { group_->all_reduce(rank_, values, count); }
+  void all_reduce_max(float* values, std::size_t count) { group_->all_reduce_max(rank_, values, count); }
 
  private:
   rank_group* group_;

@@ -57,7 +57,7 @@ class AdaKVPress:
 
     def __post_init__(self) -> None:
         shares = isinstance(self.press, Press) and self.press.shares() == "" and not self.press.scorer().startswith(("observed_attention", "tova"))
-        _expects(shares, "AdaKVPress", "press", type(self.press).__name__, "its heads score for themselves and have equal budgets, as those of KnormPress, SnapKVPress, StreamingLLMPress and KVzapPress")
+        _expects(shares, "AdaKVPress", "press", type(self.press).__name__, "its heads score for themselves and have equal budgets, as those of KnormPress, KeyDiffPress, SnapKVPress, StreamingLLMPress and KVzapPress")
         _expects(0 <= self.alpha_safeguard <= 1, "AdaKVPress", "alpha_safeguard", self.alpha_safeguard, "it is a part of the budget, 0 to 1")
 
     @property
@@ -66,6 +66,31 @@ class AdaKVPress:
 
     def policy(self) -> str:
         return f"{self.press.scorer()} | budget(ratio={self.compression_ratio}, rounding=kvpress, scope=layer, floor={self.alpha_safeguard})"
+
+    def __call__(self, model: Any) -> Any:
+        from .hf import evict
+
+        return evict(model, self.policy(), gates=getattr(self.press, "gates", None))
+
+
+@dataclass
+class ChunkKVPress:
+    """All heads of a layer keep the same chunks of a prompt, those with the highest mean of the scores of `press`."""
+
+    press: Any
+    chunk_length: int = 20
+
+    def __post_init__(self) -> None:
+        alone = isinstance(self.press, Press) and self.press.shares() == "" and self.press.scorer().startswith(("knorm", "keydiff", "random", "carried"))
+        _expects(alone, "ChunkKVPress", "press", type(self.press).__name__, "chunks compete by their scores alone, as those of KnormPress, KeyDiffPress, RandomPress and KVzapPress do; by the scores of a window they are the policy chunk_kv")
+        _expects(isinstance(self.chunk_length, int) and self.chunk_length >= 1, "ChunkKVPress", "chunk_length", self.chunk_length, "a chunk has at least one entry")
+
+    @property
+    def compression_ratio(self) -> float:
+        return float(self.press.compression_ratio)
+
+    def policy(self) -> str:
+        return f"{self.press.scorer()} | reduce_lanes(layer, sum) | blocks({self.chunk_length}) | budget(ratio={self.compression_ratio}, rounding=kvpress) | when(prefill)"
 
     def __call__(self, model: Any) -> Any:
         from .hf import evict
@@ -131,22 +156,42 @@ class DuoAttentionPress:
         return evict(model, of_retrieval_heads, parts=f"sinks({self.sink_size}) | recent({self.recent_size}) | at_least(0.5)")
 
 
+@dataclass
+class QFilterPress:
+    """Scores a key by how little it points along the filter of its KV head. `q_filters` are the rows of a model, [layer, KV head, channel]."""
+
+    compression_ratio: float = 0.0
+    q_filters: Any = field(default=None, repr=False)
+
+    def __call__(self, model: Any) -> Any:
+        _expects(self.q_filters is not None, "QFilterPress", "q_filters", None, "keys are scored by them, and none are downloaded")
+        filters = np.asarray(self.q_filters.detach().float().cpu() if hasattr(self.q_filters, "detach") else self.q_filters, dtype=np.float32)
+        _expects(filters.ndim == 3, "QFilterPress", "q_filters", f"of {filters.ndim} axes", "they are [layer, KV head, channel]")
+        from .hf import evict
+
+        def along_filters(layer: Any) -> Any:
+            rows = layer.keys.float()
+            _expects(layer.index < filters.shape[0] and filters.shape[1:] == (rows.shape[0], rows.shape[2]), "QFilterPress", "q_filters", f"of shape {list(filters.shape)}", f"layer {layer.index} has {rows.shape[0]} KV heads of {rows.shape[2]} channels")
+            return -(rows * rows.new_tensor(filters[layer.index])[:, None]).sum(dim=-1)
+
+        return evict(model, along_filters, parts=f"budget(ratio={self.compression_ratio}, rounding=kvpress)")
+
+
 _BY_SCORE = "its score is none of kvpolicy's: give kvpolicy.hf.evict a function, `score(layer)`"
 _OTHER_PASS = "it asks the model about another text after the prompt"
 _MERGES = "it changes rows that stay, and a policy only drops entries"
-_CHUNKS = "it decides about chunks of a prompt, and a policy about single entries"
 _DECODES = "a policy decides after each prefill or after each forward, and not every few steps"
 _WRAPS = "it joins other presses, and a block has one policy"
 # Why a press of kvpress 0.5.5 is not here.
 MISSING = {
-    "BlockPress": "it decides again and again about blocks of one prompt", "CAMPress": _MERGES, "CapPress": _BY_SCORE, "ChunkKVPress": _CHUNKS, "ChunkPress": _CHUNKS,
+    "BlockPress": "it decides again and again about blocks of one prompt", "CAMPress": _MERGES, "CapPress": _BY_SCORE, "ChunkPress": "each chunk of a prompt has a budget of its own, and those of a policy are of lanes",
     "CompactorPress": _BY_SCORE, "ComposedPress": _WRAPS, "CompressionRatioDecodingPress": _DECODES, "CriticalAdaKVPress": "it reads the output projection, which is no signal of a policy",
-    "CriticalKVPress": "it reads the output projection, which is no signal of a policy", "CURPress": _BY_SCORE, "DecodingPress": _DECODES, "EntropyGatedChunkKVPress": _CHUNKS,
+    "CriticalKVPress": "it reads the output projection, which is no signal of a policy", "CURPress": _BY_SCORE, "DecodingPress": _DECODES, "EntropyGatedChunkKVPress": "it keeps a part of some chunks, and a policy whole ones",
     "ExpectedAttentionPress": "it reads query rows before RoPE, which models do not show", "ExpectedAttentionStatsPress": "it reads statistics of query rows, which models do not show",
     "FastKVzipPress": "its budget is rounded once for all layers, and that of fast_kvzip for each lane", "FinchPress": "its window begins at a delimiter, and that of snapkv has a size",
-    "KVComposePress": _OTHER_PASS, "KVgradPress": _OTHER_PASS, "KVzipPress": _OTHER_PASS, "KeyDiffPress": _BY_SCORE, "KeyRerotationPress": "entries keep their positions, and it gives them others",
+    "KVComposePress": _OTHER_PASS, "KVgradPress": _OTHER_PASS, "KVzipPress": _OTHER_PASS, "KeyRerotationPress": "entries keep their positions, and it gives them others",
     "LUKVPress": "Python gives a policy no table of budgets", "LagKVPress": _BY_SCORE, "LeverageScorePress": _BY_SCORE, "MergingPress": _MERGES, "NonCausalAttnPress": _BY_SCORE,
-    "PerLayerCompressionPress": "Python gives a policy no table of budgets", "PrefillDecodingPress": _WRAPS, "QFilterPress": _BY_SCORE, "RestoreKVPress": "it adds entries to the cache, and a policy drops some",
+    "PerLayerCompressionPress": "Python gives a policy no table of budgets", "PrefillDecodingPress": _WRAPS, "RestoreKVPress": "it adds entries to the cache, and a policy drops some",
     "SimLayerKVPress": "it decides for whole layers", "ThinKPress": "it drops channels, and a policy drops entries",
 }
 

@@ -11,8 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._press import AdaKVPress, DMSPress, DuoAttentionPress, KVzapPress, Press
+from ._press import AdaKVPress, ChunkKVPress, DMSPress, DuoAttentionPress, KVzapPress, Press, QFilterPress
 from ._press import missing as __getattr__
+
+
+@dataclass
+class KeyDiffPress(Press):
+    def scorer(self) -> str:
+        return "keydiff"
 
 
 @dataclass
@@ -71,5 +77,5 @@ class TOVAPress(Press):
         return "tova(force_last=true)"
 
 
-PRESSES: dict[str, type[Press]] = {"KVzapPress": KVzapPress, "KnormPress": KnormPress, "ObservedAttentionPress": ObservedAttentionPress, "PyramidKVPress": PyramidKVPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
-__all__ = ["PRESSES", "AdaKVPress", "DMSPress", "DuoAttentionPress", "KVzapPress", "Press", "KnormPress", "ObservedAttentionPress", "PyramidKVPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]
+PRESSES: dict[str, type[Press]] = {"KVzapPress": KVzapPress, "KeyDiffPress": KeyDiffPress, "KnormPress": KnormPress, "ObservedAttentionPress": ObservedAttentionPress, "PyramidKVPress": PyramidKVPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
+__all__ = ["PRESSES", "AdaKVPress", "ChunkKVPress", "DMSPress", "DuoAttentionPress", "KVzapPress", "Press", "QFilterPress", "KeyDiffPress", "KnormPress", "ObservedAttentionPress", "PyramidKVPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]

@@ -18,6 +18,9 @@ namespace KVPOLICY_NAMESPACE {
 ///
 ///     kv::reduce_lanes{.score_of = kv::snapkv{}, .decides = kv::granularity::sequence, .how = kv::reduction::sum}
 ///
+/// With tensor parallelism sums and maxima are those of the lanes of all ranks. A maximum needs an executor that finds
+/// one (`ops::all_reduce`), and is the same for any number of ranks.
+///
 /// A sum weighs lanes equally only if each lane's scores are normalised, as those of attention are. The plan provides
 /// spare rows for the scores of one layer.
 template <scorer Score>
@@ -48,9 +51,9 @@ struct reduce_lanes {
   }
   /// True if there is nothing to reduce.
   [[nodiscard]] constexpr bool changes_nothing() const { return decides == score_of.decides; }
-  /// A sum of lanes is also summed over tensor-parallel ranks. Means and maxima are not reduced over ranks.
+  /// A sum or maximum of lanes is also that of all tensor-parallel ranks. Means are not reduced over ranks.
   [[nodiscard]] constexpr bool safe_across_ranks() const {
-    if (decides != score_of.decides) return how == reduction::sum && score_of.decides == granularity::lane;
+    if (decides != score_of.decides) return over_ranks() && score_of.decides == granularity::lane;
     return detail::facts_of(score_of).safe_across_ranks;
   }
   /// If there is something to reduce, it needs the rows of one layer, otherwise those that `score_of` asks for.
@@ -60,6 +63,11 @@ struct reduce_lanes {
     return one_layer.size() + detail::spare_rows(score_of, one_layer, model);
   }
 
+  /// Refuses a maximum over ranks whose executor can only sum.
+  void refuse(auto& exec, auto const& in) const {
+    if (!changes_nothing() && over_ranks()) ops::all_reduce_t::refuse("decide", exec, how);
+    detail::refuse_data(score_of, exec, in);
+  }
   void score(auto& exec, auto const& in, score_view const& out) const {
     if (decides == score_of.decides) return score_of.score(exec, in, out);
     for (int layer = out.lanes.layer_begin; layer < out.lanes.layer_end; ++layer) {
@@ -72,12 +80,13 @@ struct reduce_lanes {
       score_of.score(exec, here, part);
       ops::fold(exec, part, step(out.lanes, layer), out);
     }
-    if (how == reduction::sum) ops::all_reduce(exec, out);
+    if (over_ranks()) ops::all_reduce(exec, out, how);
   }
 
   friend bool operator==(reduce_lanes const&, reduce_lanes const&) = default;
 
  private:
+  [[nodiscard]] constexpr bool over_ranks() const { return how == reduction::sum || how == reduction::max; }
   [[nodiscard]] constexpr ops::fold_step step(lanes const& batch, int layer) const {
     bool const by_layer = decides == granularity::layer;
     bool const last = by_layer || layer + 1 == batch.layer_end;
