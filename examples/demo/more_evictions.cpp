@@ -10,6 +10,23 @@ std::vector<contender> more_evictions() {
   return {
       contestant("knorm", when::after_prefill, [](int n) { return kv::policies::knorm({.budget = n, .sinks = 4}); }),
       contestant("random", when::after_prefill, [](int n) { return kv::policies::random({.budget = n, .sinks = 4}); }),
+      contestant("keydiff", when::after_prefill,
+                 [](int n) {
+                   return kv::eviction{.score = kv::keydiff{}, .protect = kv::sinks{4}, .budget = kv::per_lane{n}};
+                 }),
+      contestant("chunk_kv", when::after_prefill,
+                 [](int n) {  // a fact has 17 bytes
+                   return kv::parse("chunk_kv(chunk=17, window=16, pool=none) | budget(" + std::to_string(n) + ")");
+                 }),
+      contestant("r_kv", when::every_forward,
+                 [](int n) {
+                   return kv::eviction{.score = kv::r_kv{.window = 16, .pool = kv::max_pool{15}},
+                                       .protect = kv::sinks{4},
+                                       .budget = kv::per_lane{n},
+                                       .trigger = kv::over_budget{31}};
+                 }),
+      contestant("lazy_eviction", when::every_forward,
+                 [](int n) { return kv::eviction{.score = kv::lazy_eviction{}, .budget = kv::per_lane{n}}; }),
       contestant("value_aware", when::after_prefill,
                  [](int n) {
                    return kv::eviction{.score = value_aware{}, .protect = kv::recent{16}, .budget = kv::per_lane{n}};
