@@ -5,10 +5,10 @@
 
 // IWYU pragma: begin_exports
 #include <kvpolicy/ops/cuda/add_probabilities.hpp>
+#include <kvpolicy/ops/cuda/add_shares.hpp>
 #include <kvpolicy/ops/cuda/admission/release_pages.hpp>
 #include <kvpolicy/ops/cuda/admission/window_counts.hpp>
 #include <kvpolicy/ops/cuda/admission/window_rows.hpp>
-#include <kvpolicy/ops/cuda/add_shares.hpp>
 #include <kvpolicy/ops/cuda/append_column.hpp>
 #include <kvpolicy/ops/cuda/append_rows.hpp>
 #include <kvpolicy/ops/cuda/apply_stats.hpp>
