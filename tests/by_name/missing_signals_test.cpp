@@ -101,7 +101,9 @@ std::vector<std::string> every_spec() {
     if (spec == "lu_kv") spec += "(scores=x)";
     if (spec == "pyramid_kv") spec += "(window=4)";
     if (spec == "lazy_eviction") spec += "(window=1)";
-    if (spec != "side_quest" && spec != "full") spec += " | budget(6)";
+    if (spec == "neural_gc") spec += "(block=2, every=1)";
+    if (spec == "chunk_kv") spec += "(chunk=2)";
+    if (!each.has_no_budget && spec != "full") spec += " | budget(6)";
     made.push_back(spec);
     std::string const frozen = each.name + " | frozen | budget(6)";
     if (error_of([&] { (void)known().parse(frozen); }).empty()) made.push_back(frozen);
@@ -204,7 +206,8 @@ TEST_SUITE("printed: missing signals") {
     };
     for (std::string const& spec : every_spec()) {
       CAPTURE(spec);
-      bool const sums = spec.starts_with("h2o") || spec.starts_with("observed_attention");
+      bool const sums = spec.starts_with("h2o") || spec.starts_with("observed_attention") ||
+                        spec.starts_with("received_attention") || spec.starts_with("keys_values");
       kv::any_policy const policy = known().parse(spec);
       auto state = kv::make_state(exec, policy, view);
       auto const missing = [&](std::string const& call, int entries_without) {
