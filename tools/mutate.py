@@ -98,7 +98,7 @@ COVER = [
     ("ops/*/logits.hpp", "ops/logits"),
     ("ops/*/mean_row.hpp", "ops/mean_row methods"),
     ("ops/*/redundancy.hpp", "ops/redundancy methods"),
-    ("ops/*normalise.hpp", "ops/normalise"),
+    ("ops/*normalise.hpp", "ops/normalise scorers/stages/small_stages"),
     ("ops/*pair_norms.hpp", "device/pair_norms methods"),
     ("ops/*visit_attention.hpp", "device/visit_attention methods"),
     ("ops/host/attention/rows_that_see.hpp", "ops/attention_mass device/visit_attention"),

@@ -29,7 +29,8 @@ struct engine {
     kv::log_beta fresh{{reinterpret_cast<std::byte const*>(beta.data()), kv::codec::f32, row * heads * layers * 4,
                         row * heads * 4, row * 4, 4}};
     fresh.counts = {counts.data(), heads * layers, heads, 1};
-    return kv::signals{cache.lanes(), kv::keys_of(cache.view()), kv::queries{queries.view()}, fresh};
+    return kv::signals{cache.lanes(), kv::keys_of(cache.view()), kv::values_of(cache.view()),
+                       kv::queries{queries.view()}, fresh};
   }
 
   /// The next token of every sequence: its rows, its place in the lanes, its query row.
@@ -135,6 +136,14 @@ TEST_SUITE("device/policies") {
       kv::put_first const score{.score_of = kv::snapkv{.window = 2, .pool = kv::no_pool{}}, .part = 0.5, .then = then};
       agree("put_first", kv::eviction{.score = score, .protect = kv::sinks{1}, .budget = kv::per_lane{8}});
     }
+    agree("recency", kv::eviction{.score = kv::recency{}, .protect = kv::sinks{2}, .budget = kv::per_lane{7}});
+    // The stages that change scores, each once.
+    using smooth = kv::pooled<kv::normalised<kv::times_norm<kv::snapkv>>>;
+    smooth const inner{.score_of = {.score_of = {.score_of = {.window = 2, .pool = kv::no_pool{}}, .epsilon = 0.02f},
+                                    .how = kv::normalising::z}};
+    kv::decayed<smooth> const older{inner, 0.99f};
+    kv::mix<kv::noise<kv::decayed<smooth>>, kv::knorm> const mixed{.score_of = {older, 7}, .lambda = 0.7f};
+    agree("stages", kv::eviction{.score = mixed, .protect = kv::sinks{1}, .budget = kv::per_lane{8}});
     agree("h2o", kv::policies::h2o({.budget = 8}));
     agree("trim_kv", kv::policies::trim_kv({.budget = 11}));
     agree("knorm", kv::policies::knorm({.budget = 10}));
