@@ -98,7 +98,7 @@ COVER = [
     ("ops/*/logits.hpp", "ops/logits"),
     ("ops/*/mean_row.hpp", "ops/mean_row methods"),
     ("ops/*/redundancy.hpp", "ops/redundancy methods"),
-    ("ops/*normalise.hpp", "ops/normalise"),
+    ("ops/*normalise.hpp", "ops/normalise scorers/stages/small_stages"),
     ("ops/*block_scores.hpp", "device/block_verbs scorers/stages/blocks"),
     ("ops/*add_shares.hpp", "device/block_verbs methods"),
     ("ops/*likeness.hpp", "device/block_verbs device/policies"),

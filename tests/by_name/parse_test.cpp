@@ -244,12 +244,11 @@ TEST_SUITE("by_name/registry") {
     CHECK(parse_error("snapkv(rows=avg)") == "parse: column 13 = avg, but snapkv's rows is sum, mean, max or last");
     CHECK(parse_error("tova(force_last=1)") == "parse: column 17 = 1, but tova's force_last is true or false");
     CHECK(parse_error("snapkv(window=0)") == "parse: column 1: snapkv.window = 0, but at least one row observes");
-    CHECK(
-        parse_error("knorm | sink(3)") ==
-        "parse: column 9 = sink, but there are the parts frozen, reduce_lanes, put_first, blocks, sinks, recent, span, "
-        "safe, everything, prompt, marks, budget, unlimited, over_budget, full_buffer, over_total, every, at_least, "
-        "lowest, "
-        "lowest_one and when; did you mean sinks?");
+    CHECK(parse_error("knorm | sink(3)") ==
+          "parse: column 9 = sink, but there are the parts frozen, reduce_lanes, put_first, blocks, times_norm, "
+          "normalised, pooled, noise, decayed, mix, sinks, recent, span, safe, everything, prompt, marks, budget, "
+          "unlimited, over_budget, full_buffer, over_total, every, at_least, lowest, lowest_one and when; did you mean "
+          "sinks?");
     CHECK(parse_error("knorm | sinks(-1)") == "parse: column 9: sinks.tokens = -1, but a count cannot be negative");
     CHECK(parse_error("knorm | span(5, 2)") ==
           "parse: column 9: span.end = 2, but a span does not end before it begins (5)");

@@ -31,6 +31,7 @@ static_assert(scorer<r_kv>);
 static_assert(scorer<random_scores>);
 static_assert(scorer<received_attention>);
 static_assert(scorer<received_by_value>);
+static_assert(scorer<recency>);
 static_assert(scorer<recorded_knorm>);
 static_assert(scorer<scissorhands>);
 static_assert(scorer<snapkv>);
@@ -41,6 +42,18 @@ static_assert(scorer<trim_kv>);
 static_assert(scorer<trim_kv_norm>);
 static_assert(scorer<window_attention>);
 static_assert(scorer<write_gate>);
+
+// Stages, which are scorers around one.
+static_assert(scorer<blocks<full>>);
+static_assert(scorer<decayed<full>>);
+static_assert(scorer<frozen<lookahead_kv>>);
+static_assert(scorer<mix<full>> && scorer<mix<full, knorm>>);
+static_assert(scorer<noise<full>>);
+static_assert(scorer<normalised<full>>);
+static_assert(scorer<pooled<full>>);
+static_assert(scorer<put_first<full>>);
+static_assert(scorer<reduce_lanes<full>>);
+static_assert(scorer<times_norm<full>>);
 
 // Recorders.
 static_assert(recorder<query_ring>);

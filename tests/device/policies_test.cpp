@@ -147,6 +147,14 @@ TEST_SUITE("device/policies") {
       kv::openvino const score{.start = 2, .recent = 5, .block = 3, .adaptive = adaptive, .cover = 0.6, .crush = 2};
       agree("openvino", kv::eviction{.score = score, .budget = kv::per_lane{14}});
     }
+    agree("recency", kv::eviction{.score = kv::recency{}, .protect = kv::sinks{2}, .budget = kv::per_lane{7}});
+    // The stages that change scores, each once.
+    using smooth = kv::pooled<kv::normalised<kv::times_norm<kv::snapkv>>>;
+    smooth const inner{.score_of = {.score_of = {.score_of = {.window = 2, .pool = kv::no_pool{}}, .epsilon = 0.02f},
+                                    .how = kv::normalising::z}};
+    kv::decayed<smooth> const older{inner, 0.99f};
+    kv::mix<kv::noise<kv::decayed<smooth>>, kv::knorm> const mixed{.score_of = {older, 7}, .lambda = 0.7f};
+    agree("stages", kv::eviction{.score = mixed, .protect = kv::sinks{1}, .budget = kv::per_lane{8}});
     agree("h2o", kv::policies::h2o({.budget = 8}));
     agree("trim_kv", kv::policies::trim_kv({.budget = 11}));
     agree("knorm", kv::policies::knorm({.budget = 10}));

@@ -111,7 +111,8 @@ class basic_registry {
   }
 
   /// Adds a stage under its `name`: a template of a scorer, which has `fields()` and `around(scorer)`. The scorer
-  /// inside `defaults` does not matter.
+  /// inside `defaults` does not matter. A stage of several types has `with_stage(visit)`, which calls visit with the
+  /// one that its fields say.
   ///
   ///     mine.add_stage(kv::reduce_lanes<kv::full>{});
   /// - throws: `invalid_argument` if there is a part of that name.
@@ -123,7 +124,11 @@ class basic_registry {
       Stage<any_entry_scorer> made = defaults.around(inner);
       detail::set_fields(made, from);
       detail::check_parsed(made, from.column);
-      return any_entry_scorer(made);
+      if constexpr (requires { made.with_stage([](auto const& one) { return any_entry_scorer(one); }); }) {
+        return made.with_stage([](auto const& one) { return any_entry_scorer(one); });
+      } else {
+        return any_entry_scorer(made);
+      }
     });
     return *this;
   }

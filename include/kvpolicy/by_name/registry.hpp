@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvpolicy/by_name/basic_registry.hpp>
+#include <kvpolicy/by_name/mix_by_name.hpp>
 #include <kvpolicy/scorers/carried.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
 #include <kvpolicy/scorers/external.hpp>
@@ -23,9 +24,15 @@
 #include <kvpolicy/scorers/r_kv.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/received_attention.hpp>
+#include <kvpolicy/scorers/recency.hpp>
 #include <kvpolicy/scorers/scissorhands.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/stages/blocks.hpp>
+#include <kvpolicy/scorers/stages/decayed.hpp>
+#include <kvpolicy/scorers/stages/noise.hpp>
+#include <kvpolicy/scorers/stages/normalised.hpp>
+#include <kvpolicy/scorers/stages/pooled.hpp>
+#include <kvpolicy/scorers/stages/times_norm.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
 #include <kvpolicy/scorers/tri_attention.hpp>
@@ -49,6 +56,7 @@ template <executor Executor = host_executor>
       .add(tova{})
       .add(knorm{})
       .add(random_scores{})
+      .add(recency{})
       .add(external{});
   all.add(intent_kv{}).add(trim_kv{}).add(observed_attention{}).add(carried{});
   all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{});
@@ -58,6 +66,8 @@ template <executor Executor = host_executor>
   all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
   all.add(kvzap{}).add(attention_gate{});
   all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{}).add_stage(blocks<full>{});
+  all.add_stage(times_norm<full>{}).add_stage(normalised<full>{}).add_stage(pooled<full>{});
+  all.add_stage(noise<full>{}).add_stage(decayed<full>{}).add_stage(mix_by_name<full>{});
   all.add_to_admissions(write_gate{}).add_to_admissions(head_table{}).add(quest{}).add(page_gates{});
   return all;
 }

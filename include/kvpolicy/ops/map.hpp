@@ -8,12 +8,17 @@
 
 namespace KVPOLICY_NAMESPACE {
 
+namespace detail {
+/// False of the score of an entry that does not compete, which is -inf.
+[[nodiscard]] KVPOLICY_HD constexpr bool competes(float score) { return score != same_bits<float>(0xFF800000u); }
+}  // namespace detail
+
 /// A function for `map`: 0 for the entries that compete, and -inf for those whose score in a table is -inf.
 struct competing {
   by_lane<float> scores;
   KVPOLICY_HD float operator()(float, entry at) const {
-    float const none = detail::same_bits<float>(0xFF800000u);
-    return scores.row(at.lane)[at.ordinal] == none ? none : 0.0f;
+    float const score = scores.row(at.lane)[at.ordinal];
+    return detail::competes(score) ? 0.0f : score;
   }
 };
 

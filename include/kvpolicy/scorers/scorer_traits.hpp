@@ -150,6 +150,18 @@ constexpr scorer_facts facts_of(Score const& score) {
   }
 }
 
+/// Refuses a scorer of blocks inside a stage that gives each entry a score of its own.
+template <class Score>
+void refuse_blocks(char const* call, char const* what, Score const& score) {
+  expects(
+      facts_of(score).block == 0, call, what, [&] { return to_string(score); }, "its entries are in blocks already");
+}
+/// Refuses a scorer whose lanes decide together inside a stage that reads what belongs to one lane.
+template <class Score>
+void refuse_lanes_together(char const* call, char const* what, Score const& score, char const* rule) {
+  expects(decides_of(score) == granularity::lane, call, what, [&] { return to_string(score); }, rule);
+}
+
 /// False if no scorer of this type ranks candidates.
 template <class Score>
 inline constexpr bool may_rank_candidates = [] {
