@@ -54,6 +54,7 @@ struct engine_options {
 struct trained_parts {
   bool gates = false;     ///< the write gate and the retention gate, from the folder of the weights
   bool residual = false;  ///< IntentKV's residual head, from examples/agent_replay/weights
+  bool profile = false;   ///< what is known of the model's queries, from the folder of the weights
 };
 
 /// Reads a folder of weights, and the trained parts that are needed.

@@ -12,6 +12,7 @@
 #include "../tinylm/cache_session.hpp"
 #include "../tinylm/session.hpp"
 #include "contender.hpp"
+#include "query_profile.hpp"
 
 namespace demo {
 
@@ -27,8 +28,10 @@ class model_files {
     if (needed.residual) {
       residual_.emplace(kv::safetensors_reader(folder + "/../../agent_replay/weights/residual.safetensors"));
     }
+    if (needed.profile) profile_.emplace(folder + "/query_profile.safetensors", model_.about.shape());
   }
   [[nodiscard]] tinylm::weights const& model() const { return model_; }
+  [[nodiscard]] query_profile const* profile() const { return profile_ ? &*profile_ : nullptr; }
   [[nodiscard]] tinylm::gate_weights gates() const {
     return write_ ? tinylm::gate_weights{write_->weights(), retention_->weights()} : tinylm::gate_weights{};
   }
@@ -39,6 +42,7 @@ class model_files {
   std::optional<kv::write_gate_file> write_;
   std::optional<kv::retention_gate_file> retention_;
   std::optional<kv::residual_weights> residual_;
+  std::optional<query_profile> profile_;
 };
 
 /// An engine, which reads and writes one prompt at a time. Several prompts at once need as many engines.
@@ -54,6 +58,7 @@ class engine {
   [[nodiscard]] int context() const { return with_.context; }
   [[nodiscard]] tinylm::gate_weights gates() const { return files_->gates(); }
   [[nodiscard]] kv::residual_head residual() const { return files_->residual(); }
+  [[nodiscard]] query_profile const* profile() const { return files_->profile(); }
 
   /// A pool whose units hold a token of all lanes, with a dead slot: for policies that drop whole tokens in place.
   [[nodiscard]] tinylm::kv_pool& pool_of_tokens();
@@ -147,6 +152,20 @@ contender contestant_in_place(std::string name, Compose compose) {
         .bound = on.bound(), .lay = tinylm::layout::dead_slot, .observe_steps = false};
     return std::make_unique<session_reader<std::remove_const_t<decltype(policy)>>>(
         tinylm::session(on.model(), on.exec(), from.whole_in_tokens(on), policy, options));
+  };
+  return made;
+}
+
+/// Makes a contender whose policy is `compose(budget, profile)`; without a profile, null, it is only printed.
+template <class Compose>
+contender contestant_by_profile(std::string name, tinylm::when decide, Compose compose) {
+  contender made{.name = std::move(name), .needs = {.profile = true}};
+  made.spell = [compose](int budget, int) { return kv::to_string(compose(budget, nullptr)); };
+  made.start = [compose, decide](engine& on, reading& from, int budget) -> std::unique_ptr<reader> {
+    auto const policy = compose(budget, on.profile());
+    tinylm::session_options const options{.bound = on.bound(), .decide = decide, .lay = on.lay()};
+    return std::make_unique<session_reader<std::remove_const_t<decltype(policy)>>>(
+        tinylm::session(on.model(), on.exec(), from.whole(), policy, options));
   };
   return made;
 }

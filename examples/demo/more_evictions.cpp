@@ -27,6 +27,18 @@ std::vector<contender> more_evictions() {
                  }),
       contestant("lazy_eviction", when::every_forward,
                  [](int n) { return kv::eviction{.score = kv::lazy_eviction{}, .budget = kv::per_lane{n}}; }),
+      contestant_by_profile("q_filters", when::after_prefill,
+                            [](int n, query_profile const* known) {
+                              kv::q_filters score;
+                              if (known != nullptr) score.use_table(known->directions());
+                              return kv::eviction{.score = score, .protect = kv::sinks{4}, .budget = kv::per_lane{n}};
+                            }),
+      contestant_by_profile("tri_attention", when::after_prefill,
+                            [](int n, query_profile const* known) {
+                              profiled_tri_attention score;
+                              if (known != nullptr) score.profile = known->queries();
+                              return kv::eviction{.score = score, .protect = kv::sinks{4}, .budget = kv::per_lane{n}};
+                            }),
       contestant("value_aware", when::after_prefill,
                  [](int n) {
                    return kv::eviction{.score = value_aware{}, .protect = kv::recent{16}, .budget = kv::per_lane{n}};

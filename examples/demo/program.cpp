@@ -57,6 +57,7 @@ int work(program const& of, options const& with) {
   for (contender const& one : contenders) {
     needed.gates = needed.gates || one.needs.gates;
     needed.residual = needed.residual || one.needs.residual;
+    needed.profile = needed.profile || one.needs.profile;
   }
   auto const files = read_model(with.weights, needed);
   kv::shape const shape = shape_of(*files);

@@ -9,6 +9,7 @@
 #include <kvpolicy/kvpolicy.hpp>
 #include <list>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,7 +59,8 @@ template <class Bits>
 
 inline std::int64_t array::first_not_finite(std::int64_t begin, std::int64_t elements) const {
   std::byte const* const from = data + begin * kv::bytes_of(element);
-  bool const any = element == kv::codec::f32   ? detail::any_not_finite<std::uint32_t>(from, elements, 0x7F800000)
+  bool const any = kv::is_fp8(element)         ? true
+                   : element == kv::codec::f32 ? detail::any_not_finite<std::uint32_t>(from, elements, 0x7F800000)
                    : element == kv::codec::f16 ? detail::any_not_finite<std::uint16_t>(from, elements, 0x7C00)
                                                : detail::any_not_finite<std::uint16_t>(from, elements, 0x7F80);
   for (std::int64_t i = begin; any && i < begin + elements; ++i) {
@@ -117,8 +119,10 @@ class tensors {
     made.data = file_.at(one);
     auto bytes = static_cast<std::size_t>(one.end - one.begin);
     if (!layers_.empty() && letters.front() == 'L') bytes = take_layers(made, bytes);
-    if (one.dtype == "F32" || one.dtype == "F16" || one.dtype == "BF16") {
-      made.element = one.dtype == "F32" ? kv::codec::f32 : one.dtype == "F16" ? kv::codec::f16 : kv::codec::bf16;
+    std::optional<kv::codec> const element = element_of(one.dtype);
+    bool const is_row = name == "keys" || name == "values";
+    if (element && (is_row || !kv::is_fp8(*element))) {
+      made.element = *element;
       if constexpr (!std::same_as<examples::executor, kv::host_executor>) {
         std::byte const* const from = std::exchange(made.data, nullptr);
         made.data = copied_.emplace_back(from, from + bytes).data();
@@ -126,8 +130,9 @@ class tensors {
       }
       return made;
     }
-    if (one.dtype != "F64") refuse(name, "dtype " + one.dtype, "it is F64, F32, F16 or BF16");
-    made.data = round(made.data, bytes / 8);
+    if (!element && one.dtype != "F64")
+      refuse(name, "dtype " + one.dtype, "it is F64, F32, F16, BF16, F8_E4M3 or F8_E5M2");
+    made.data = element ? widen(*element, made.data, bytes) : round(made.data, bytes / 8);
     made.mapped = false;
     return made;
   }
@@ -232,6 +237,24 @@ class tensors {
     return to.size();
   }
 
+  static std::optional<kv::codec> element_of(std::string const& dtype) {
+    constexpr std::pair<char const*, kv::codec> known[] = {{"F32", kv::codec::f32},
+                                                           {"F16", kv::codec::f16},
+                                                           {"BF16", kv::codec::bf16},
+                                                           {"F8_E4M3", kv::codec::e4m3},
+                                                           {"F8_E5M2", kv::codec::e5m2}};
+    for (auto const& [name, element] : known) {
+      if (dtype == name) return element;
+    }
+    return {};
+  }
+
+  /// Numbers of 8 bits as floats: only keys and values are read as they are.
+  std::byte* widen(kv::codec element, std::byte const* from, std::size_t count) {
+    std::vector<float>& wide = rounded_.emplace_back(count);
+    for (std::size_t i = 0; i < count; ++i) wide[i] = kv::load(element, from + i);
+    return reinterpret_cast<std::byte*>(wide.data());
+  }
   std::byte* round(std::byte const* from, std::size_t count) {
     std::vector<float>& rounded = rounded_.emplace_back(count);
     for (std::size_t i = 0; i < count; ++i) {

@@ -53,7 +53,11 @@ class tensor_file {
 };
 
 [[nodiscard]] inline char const* dtype_of(kv::codec element) {
-  return element == kv::codec::f32 ? "F32" : element == kv::codec::f16 ? "F16" : "BF16";
+  return element == kv::codec::f32    ? "F32"
+         : element == kv::codec::f16  ? "F16"
+         : element == kv::codec::bf16 ? "BF16"
+         : element == kv::codec::e4m3 ? "F8_E4M3"
+                                      : "F8_E5M2";
 }
 
 /// Writes one replay: the header when all is decided, rows as layers are applied, and `output` at the end.

@@ -23,8 +23,19 @@ except ImportError:
 NEAR = 2e-5  # float32 sums of 300 rows of logits of 64 products, against double
 
 
+def float8_numbers():
+    """The numbers of the codes 0 to 126 of F8_E4M3: a sign, four bits of an exponent of bias 7, three of a mantissa; code 127 is a NaN."""
+    code = np.arange(127)
+    exponent, mantissa = code >> 3, code & 7
+    return np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7))
+
+
 def as_dtype(values, dtype):
     """The bytes' array, and the same numbers in double."""
+    if dtype == "F8_E4M3":
+        numbers = float8_numbers()
+        code = np.searchsorted((numbers[1:] + numbers[:-1]) / 2, np.abs(values)).astype(np.uint8)
+        return code | np.where(values < 0, 128, 0).astype(np.uint8), np.where(values < 0, -1, 1) * numbers[code]
     if dtype == "BF16":
         bits = values.astype(np.float32).view(np.uint32)
         bits = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

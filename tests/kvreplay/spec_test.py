@@ -100,6 +100,7 @@ class Spec(admission_test.Admission):
                      "evict: carried(name=surprise) | sinks(4) | put_first(tokens=10, then=recency) | budget(20) | when(turn)",
                      "evict: snapkv(window=8, pool=none) | put_first(part=0.75, then=random) | budget(20)",
                      "evict: r_kv(window=8, lambda=0.07) | sinks(4) | budget(20) | over_budget(5)",
+                     "evict: external(name=x) | reduce_lanes(layer, sum) | blocks(20, mean) | budget(20)",
                      "admit: carried(name=kvzap) | sinks(4) | window(8) | at_least(-4)"):
             first = self.by_spec(spec)
             self.out.unlink()
@@ -110,7 +111,6 @@ class Spec(admission_test.Admission):
         for spec, missing in (
             ("evict: cake(window=32, gamma=200) | budget(1024, by=moments, tau1=1.6, tau2=0.4) | when(layer)", "cake"),
             ("evict: external(name=x) | critical(first=0.5, epsilon=0.0001) | budget(512)", "critical"),
-            ("evict: external(name=x) | reduce_lanes(layer, sum) | blocks(20, mean) | budget(512)", "blocks"),
             ("evict: tri_attention | prompt | budget(4096) | over_budget(127)", "prompt_end"),
             ("evict: lu_kv | budget(12)", "lu_kv.scores"),
         ):

@@ -478,6 +478,9 @@ class Prompted(Stepped):
             trace = self.given(small(self.seed + seed, (200, 97, 64, 33)[seed], heads, dtype=("F32", "F16", "BF16", "F64")[seed], gap=3 * (seed % 2)))
             self.same_sizes(trace)
 
+    def test_a_prompt_of_8_bits(self):
+        self.same_sizes(self.given(small(self.seed + 40, 64, (8, 2), dtype="F8_E4M3")))
+
     def same_sizes(self, trace):
         for budget in (0, 1, 8, 30, trace.n - 1, trace.n, trace.n + 7):
             self.same(trace, budget)
@@ -518,6 +521,9 @@ class OfAModel:
                 self.same(trace, budget, **fields)
             self.same_in_steps(trace, budget, prefill, slack, **fields)
 
+    def test_steps_of_8_bits(self):
+        seed, budget, prefill, slack, fields = self.model
+        self.same_in_steps(self.given(small(seed + 1, 64, (8, 2), layers=2, dtype="F8_E4M3")), budget, prefill, slack, **fields)
 
 class RKv(OfAModel, Prompted):
     policy, lane, slack, size, seed, model = "r_kv", oracles.RKv, 127, 1e-2, 3, (30, 30, 40, 8, {})

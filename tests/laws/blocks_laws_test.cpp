@@ -146,7 +146,9 @@ TEST_SUITE("laws/blocks") {
       slot_options const shape = any_shape(std::same_as<Layout, kv::drop_blocks<>>);
       auto const how = *rc::gen::element(kv::reduction::mean, kv::reduction::max, kv::reduction::sum);
       bench<Layout, block_score> now(shape, {{.score_of = {}, .decides = deciding(shape)}, size, how});
-      if (now.cache.committed({}) < size) return;  // its entries are chosen one by one
+      if (now.cache.committed({}) < size) return;                           // its entries are chosen one by one
+      bool const has_tail = now.cache.committed({}) % size != 0;            // which some lanes may keep, and others not
+      if (has_tail && std::same_as<Layout, kv::compact_rerotated>) return;  // it needs equally many in each
       dropped += left_whole(now, *rc::gen::inRange(0, now.cache.held({}) + 1));
     });
     CHECK(dropped > 0);

@@ -201,16 +201,18 @@ TEST_SUITE("laws/keep_set") {
   TEST_CASE("every scorer in the library's folder is in the list of the laws, under its own name") {
     // These need signals that the laws do not have, or decide about pages or what leaves a window: they have their own.
     std::set<std::string> shipped,
-        listed_here{"intent_kv", "trim_kv",      "admitted_attention", "head_table", "quest",    "write_gate",
-                    "carried",   "lookahead_kv", "observed_attention", "page_gates", "not_stale"};
-    std::set<std::string> const no_scorers{"concept", "scorer_traits", "external", "with_recorders",
-                                           "external_queries"};
+        listed_here{"intent_kv", "trim_kv",      "admitted_attention", "head_table", "quest",     "write_gate",
+                    "carried",   "lookahead_kv", "observed_attention", "page_gates", "not_stale", "openvino",
+                    "recency"};
+    std::set<std::string> const no_scorers{"concept",        "scorer_traits",    "external",
+                                           "with_recorders", "external_queries", "openvino_blocks"};
     for (auto const& file : std::filesystem::directory_iterator(KVPOLICY_SOURCE_DIR "/include/kvpolicy/scorers")) {
       if (!file.is_regular_file()) continue;  // the stages have a folder
       std::string const name = file.path().stem().string();
       if (!no_scorers.contains(name)) shipped.insert(name);
     }
     listed_here.merge(described_methods());
+    listed_here.erase("received_by_value");  // it is in the file of received_attention
     std::apply([&](auto const&... each) { (listed_here.insert(each.name), ...); }, every_scorer{});
     CHECK(shipped == listed_here);
     CHECK(!shipped.empty());

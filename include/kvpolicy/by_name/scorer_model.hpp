@@ -158,8 +158,9 @@ struct scorer_model final : scorer_interface<Executor> {
   }
   void check(char const* call, shape const* model) const override {
     if constexpr (!detail::ranks_again<Score>) {
-      expects(!this->facts.ranks_again, call, "score", to_string(typed),
-              "its scorer ranks blocks again, and no stage may be around it");
+      expects(
+          !this->facts.ranks_again, call, "score", [&] { return to_string(typed); },
+          "its scorer ranks blocks again, and no stage may be around it");
     }
     if (model != nullptr) return check_scorer_values(call, typed, *model);
     if constexpr (around_erased<Score>) inside().check(call);

@@ -216,6 +216,9 @@ TEST_SUITE("scorers/stages/blocks") {
     refuses("knorm | put_first(tokens=3) | blocks(4) | budget(8)",
             "parse: column 31: blocks.score_of = knorm | put_first(tokens=3, then=recency), but it puts single entries "
             "first");
+    refuses("knorm | blocks(4) | put_first(tokens=3) | budget(8)",
+            "parse: column 21: put_first.score_of = knorm | blocks(size=4, how=mean), but its entries are in blocks "
+            "already");
     refuses("knorm | put_first(tokens=3) | lowest(0.5)", "parse: column 9 = put_first, but lowest has no places");
     scored_layer made(9);
     kv::eviction const shared{.score = kv::blocks{.score_of = kv::external{}, .size = 4}, .budget = kv::per_layer{4}};

@@ -54,6 +54,7 @@ struct put_first {
   void check(char const* call) const {
     expects(!detail::facts_of(score_of).ranks_candidates, call, "put_first.score_of", to_string(score_of),
             "it ranks the entries that compete, and put_first needs a score of every entry");
+    detail::refuse_blocks(call, "put_first.score_of", score_of);
     expects(tokens >= 0, call, "put_first.tokens", tokens, "a count cannot be negative");
     expects(part >= 0 && part <= 1, call, "put_first.part", part, "a part of the free places, 0 to 1");
     expects(tokens == 0 || part == 0, call, "put_first.part", part, "it says how many once: tokens or part");
