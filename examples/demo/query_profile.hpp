@@ -59,9 +59,9 @@ struct profiled_tri_attention {
     SignalSet const& given;
     kv::query_model const& profile;
     template <class Signal>
-    [[nodiscard]] auto const& get() const {
+    [[nodiscard]] decltype(auto) get() const {
       if constexpr (std::same_as<Signal, kv::query_model>) {
-        return profile;
+        return (profile);
       } else {
         return given.template get<Signal>();
       }
