@@ -189,7 +189,10 @@ std::vector<float> most_of_lanes(std::vector<float> const& scores) {
 std::vector<int> highest(std::vector<float> const& scores) {
   std::vector<int> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return scores[as_size(a)] > scores[as_size(b)]; });
+  std::sort(order.begin(), order.end(), [&](int a, int b) {
+    float const first = scores[as_size(a)], second = scores[as_size(b)];
+    return first == second ? a < b : first > second;
+  });
   order.resize(budget);
   std::sort(order.begin(), order.end());
   return order;

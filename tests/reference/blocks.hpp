@@ -49,7 +49,7 @@ struct lane_of_blocks {
       if (std::isnan(first) != std::isnan(second)) return std::isnan(second);
       return std::isnan(first) || first == second ? a < b : first > second;
     };
-    std::stable_sort(compete.begin(), compete.end(), comes_before);
+    std::sort(compete.begin(), compete.end(), comes_before);
     auto left = static_cast<int>(compete.size());
     if (lowest) {
       left -= static_cast<int>(std::floor(*lowest * left + 1e-9));

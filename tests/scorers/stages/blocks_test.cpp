@@ -205,7 +205,7 @@ TEST_SUITE("scorers/stages/blocks") {
 
   TEST_CASE("blocks that cannot be are refused") {
     auto const refuses = [](char const* spec, std::string const& error) {
-      CHECK_THROWS_WITH_AS(kv::parse(spec), error.c_str(), kv::invalid_argument);
+      CHECK_THROWS_WITH_AS((void)kv::parse(spec), error.c_str(), kv::invalid_argument);
     };
     refuses("knorm | blocks(0) | budget(8)", "parse: column 9: blocks.size = 0, but a block has at least one entry");
     refuses("knorm | blocks(4, last) | budget(8)",

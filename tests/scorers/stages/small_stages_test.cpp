@@ -409,7 +409,7 @@ TEST_SUITE("scorers/stages/small_stages") {
 
   TEST_CASE("what these stages cannot do is refused") {
     auto const refuses = [](char const* spec, std::string const& error) {
-      CHECK_THROWS_WITH_AS(kv::parse(spec), error.c_str(), kv::invalid_argument);
+      CHECK_THROWS_WITH_AS((void)kv::parse(spec), error.c_str(), kv::invalid_argument);
     };
     refuses("knorm | times_norm(projected)", "parse: column 20 = projected, but times_norm's of is values");
     refuses("knorm | times_norm(norm=l1)", "parse: column 25 = l1, but times_norm's norm is l2");

@@ -46,8 +46,8 @@ struct times_norm {
   /// The new score by the old one and the norm. An entry that does not compete keeps its score.
   struct product {
     float epsilon;
-    KVPOLICY_HD float operator()(float old, float norm) const {
-      return detail::competes(old) ? (old + epsilon) * norm : old;
+    KVPOLICY_HD float operator()(float old, float length) const {
+      return detail::competes(old) ? (old + epsilon) * length : old;
     }
   };
 
