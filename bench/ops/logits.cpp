@@ -5,7 +5,7 @@
 #include <kvpolicy/ops/future_queries.hpp>
 #include <kvpolicy/ops/host/add_shares.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
-#include <kvpolicy/ops/host/likeness.hpp>
+#include <kvpolicy/ops/host/similarity.hpp>
 #include <kvpolicy/ops/logits.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
 #include <kvpolicy/ops/normalise.hpp>
@@ -280,9 +280,9 @@ BENCHMARK(add_shares)
     ->Unit(benchmark::kMicrosecond);
 
 /// All keys compete, against Eigen's product of the same keys.
-void likeness(benchmark::State& state) {
+void similarity(benchmark::State& state) {
   fixture on(state, 1);
-  on.exec.reserve(kv::implementation<kv::ops::likeness_t, kv::host>::scratch(bench::one_layer, on.entries));
+  on.exec.reserve(kv::implementation<kv::ops::similarity_t, kv::host>::scratch(bench::one_layer, on.entries));
   int const dims = on.cache.k.channels;
   auto const* const keys = reinterpret_cast<float const*>(on.cache.k.row(0, {}, 0));
   std::vector<float> product(static_cast<std::size_t>(on.threads) * static_cast<std::size_t>(on.entries) *
@@ -293,12 +293,12 @@ void likeness(benchmark::State& state) {
     bench::peers::eigen_product(rows, rows, on.entries, dims, on.entries, out);
   };
   auto const taken = bench::in_turn(
-      state, [&] { kv::ops::likeness(on.exec, kv::keys_of(on.cache), on.scores); },
+      state, [&] { kv::ops::similarity(on.exec, kv::keys_of(on.cache), on.scores); },
       [&] { on.exec.for_each(on.cache.lanes.size(), eigen); });
   state.counters["of_eigen"] = taken.ratio(1, 0);
   state.counters["verb_us"] = 1e6 * taken.least(0);
 }
-BENCHMARK(likeness)
+BENCHMARK(similarity)
     ->ArgNames({"entries", "element", "threads"})
     ->ArgsProduct({{2176}, {0}, {1, 2}})
     ->UseManualTime()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// block_scores, add_shares and likeness against the reference, on the host and on the emulated device.
+// block_scores, add_shares and similarity against the reference, on the host and on the emulated device.
 
 #include "reference/methods.hpp"
 #include "support/device.hpp"
@@ -118,8 +118,8 @@ TEST_SUITE("device/block_verbs") {
     });
   }
 
-  TEST_CASE("likeness is the reference's in every layout and element type, whoever competes") {
-    holds("likeness == reference", 40, [] {
+  TEST_CASE("similarity is the reference's in every layout and element type, whoever competes") {
+    holds("similarity == reference", 40, [] {
       mock_options shape = any_mock(6);
       shape.skew = 0;
       shape.rows = *rc::gen::element(content::smooth, content::few);
@@ -131,17 +131,18 @@ TEST_SUITE("device/block_verbs") {
       int const forced = *rc::gen::element(0, 20, 100);
       for (float& each : marks.all()) each = random.chance(forced) ? -std::numeric_limits<float>::infinity() : 7.0f;
       on_both([&]<class Executor>(Executor& exec) {
-        exec.reserve(
-            kv::detail::scratch_of_verb<kv::ops::likeness_t, typename Executor::backend>(cache.model(), cache.lanes()));
+        exec.reserve(kv::detail::scratch_of_verb<kv::ops::similarity_t, typename Executor::backend>(cache.model(),
+                                                                                                    cache.lanes()));
         owned_scores out(cache.lanes());
         out.all() = marks.all();
-        kv::ops::likeness(exec, kv::keys_of(cache.view()), out.view());
+        kv::ops::similarity(exec, kv::keys_of(cache.view()), out.view());
         for (int i = 0; i < cache.lane_count(); ++i) {
           kv::lane const one = cache.lane_at(i);
           std::vector<bool> competes;
           for (float const each : marks.row(i, cache.committed(one))) competes.push_back(each == 7.0f);
           double margin = 1;
-          auto const expected = reference::likeness(cache.rows(of::keys, one, cache.committed(one)), competes, margin);
+          auto const expected =
+              reference::similarity(cache.rows(of::keys, one, cache.committed(one)), competes, margin);
           auto const row = out.row(i, cache.committed(one));
           for (std::size_t e = 0; e < row.size() && margin > 1e-5; ++e) {
             RC_ASSERT(alike(static_cast<double>(row[e]), expected[e], 2e-5));
@@ -160,7 +161,7 @@ TEST_SUITE("device/block_verbs") {
     auto const run = [&](auto& exec) {
       exec.reserve(1u << 20);
       owned_scores out(cache.lanes());
-      kv::ops::likeness(exec, kv::keys_of(cache.view()), out.view());
+      kv::ops::similarity(exec, kv::keys_of(cache.view()), out.view());
       return std::vector<float>(out.row(0, 40).begin(), out.row(0, 40).end());
     };
     kv::host_executor host;
@@ -181,8 +182,8 @@ TEST_SUITE("device/block_verbs") {
     kv::by_lane<float const> const none{};
     kv::score_view coarse = out.view();
     coarse.decides = kv::granularity::layer;
-    CHECK(error_of([&] { kv::ops::likeness(exec, kv::keys_of(cache.view()), coarse); }) ==
-          "likeness: out.decides = 1, but keys belong to lanes");
+    CHECK(error_of([&] { kv::ops::similarity(exec, kv::keys_of(cache.view()), coarse); }) ==
+          "similarity: out.decides = 1, but keys belong to lanes");
     CHECK(error_of([&] { kv::ops::block_scores(exec, kv::score_blocks{0}, out.view()); }) ==
           "block_scores: blocks.size = 0, but a block has at least one entry");
     CHECK(error_of([&] { kv::ops::block_scores(exec, kv::score_blocks{4, kv::reduction::last}, out.view()); }) ==

@@ -62,9 +62,9 @@ inline row keydiff_scores(matrix const& keys) {
   return result;
 }
 
-/// The likeness of the entries that compete: the mean over rows i of cos(k_i, k_j), where it is not below the mean of
+/// The similarity of the entries that compete: the mean over rows i of cos(k_i, k_j), where it is not below the mean of
 /// row i; that of an entry with itself is 0. `margin` becomes the least distance of a cosine to its row's mean.
-inline row likeness(matrix const& keys, std::vector<bool> const& competes, double& margin) {
+inline row similarity(matrix const& keys, std::vector<bool> const& competes, double& margin) {
   row const norms = row_norms(keys);
   std::vector<std::size_t> among;
   for (std::size_t e = 0; e < keys.size(); ++e) {

@@ -220,7 +220,8 @@ template <executor Executor, entry_decision Policy>
   bool const alone = at.count < size && !facts.fills_beside_forced;
   int const begin = alone ? ordinal : ordinal / size * size;
   int const end = alone ? ordinal + 1 : std::min(begin + size, at.count);
-  if (facts.fills_beside_forced && end - begin < size) return true;
+  bool const keeps_tail = facts.fills_beside_forced || detail::resolve(policy).drops_part;
+  if (keeps_tail && end - begin < size) return true;
   for (at.ordinal = begin; at.ordinal < end; ++at.ordinal) {
     at.position = keep.lanes.position.row(this_lane)[at.ordinal];
     if (detail::forces_of(policy.score)(at) || policy.protect(at)) return true;

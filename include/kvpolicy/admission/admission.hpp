@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvpolicy/decision/concepts.hpp>
+#include <kvpolicy/scorers/scorer_traits.hpp>
 #include <span>
 
 namespace KVPOLICY_NAMESPACE {
@@ -13,7 +14,7 @@ namespace detail {
 template <class Score, class Protect, class Pick>
 struct admission_parts {
   using parts = entry_decision_parts<Score, Protect, unlimited, Pick, over_budget>;
-  using alone = hooks<Score, law<hook::scores_alone, !ranks_candidates<Score>>>;
+  using alone = hooks<Score, law<hook::scores_alone, !ranks_candidates<Score> && !has_blocks<Score>>>;
   using picks = hooks<Pick, law<hook::picks_alone, threshold<Pick>>>;
   static constexpr bool sound = parts::sound && alone::sound && picks::sound;
   static consteval bool check() {

@@ -55,7 +55,21 @@ struct block_rule : Rule {
   [[nodiscard]] KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const
     requires requires(Rule const& rule) { rule.candidates(of); }
   {
-    return counts() ? whole(of, Rule::candidates(of_rule(of))) : Rule::candidates(of);
+    return counts() ? free_range(of) : Rule::candidates(of);
+  }
+  /// The entries of the blocks that are not forced, of a rule whose candidates are one range.
+  [[nodiscard]] KVPOLICY_HD ordinal_range free_range(lane_entries const& of) const
+    requires requires(Rule const& rule) { rule.candidates(of); }
+  {
+    int const length = size_of(of.count);
+    ordinal_range const free = Rule::candidates(of_rule(of));
+    auto const inside = [&](int e) { return e < 0 ? 0 : e < of.count ? e : of.count; };
+    int begin = inside(free.begin), end = inside(free.end);
+    if (int const past = begin % length; past != 0) {
+      begin = of.count - begin > length - past ? begin + (length - past) : of.count;
+    }
+    if (end < of.count || whole_only()) end -= end % length;
+    return {begin, end > begin ? end : begin};
   }
   template <class Visit>
   void visit_forced(lane_entries const& of, Visit const& visit) const
@@ -96,14 +110,6 @@ struct block_rule : Rule {
   }
   /// True if a shorter block at the end of a lane stays: a part is one of whole blocks.
   [[nodiscard]] KVPOLICY_HD bool whole_only() const { return beside || drops_part<decltype(Rule::pick)>; }
-
-  /// The blocks inside a range.
-  [[nodiscard]] KVPOLICY_HD ordinal_range whole(lane_entries const& of, ordinal_range free) const {
-    int const length = size_of(of.count);
-    free.begin = free.begin > 0 ? (free.begin + length - 1) / length * length : 0;
-    free.end = free.end < of.count || whole_only() ? free.end / length * length : of.count;
-    return free;
-  }
 };
 
 /// How many of a lane's blocks a budget keeps, at least one. `fitting` blocks fit into its entries. Of a ratio it is
@@ -163,11 +169,17 @@ struct count_kept {
   [[nodiscard]] KVPOLICY_HD free_blocks find(lane_entries const& of) const {
     int const length = rule.size_of(of.count);
     free_blocks found;
-    for (int b = 0; b * length < of.count; ++b) {
-      if (rule.forces_block(of, b)) continue;
-      bool const full = (b + 1) * length <= of.count;
-      found.full += full ? 1 : 0;
-      found.has_tail = !full;
+    if constexpr (requires { rule.free_range(of); }) {
+      ordinal_range const free = rule.free_range(of);
+      found.full = (free.end - free.begin) / length;
+      found.has_tail = (free.end - free.begin) % length != 0;
+    } else {
+      for (int b = 0; b * length < of.count; ++b) {
+        if (rule.forces_block(of, b)) continue;
+        bool const full = (b + 1) * length <= of.count;
+        found.full += full ? 1 : 0;
+        found.has_tail = !full;
+      }
     }
     return found;
   }
@@ -175,8 +187,9 @@ struct count_kept {
   [[nodiscard]] KVPOLICY_HD int before_tail(lane_entries const& of) const {
     float const* const row = scores.rows.row(of.lane);
     float const tail = row[of.count - 1];
-    int found = 0;
-    for (int b = 0; (b + 1) * rule.size <= of.count; ++b) {
+    int found = 0, first = 0;
+    if constexpr (requires { rule.free_range(of); }) first = rule.free_range(of).begin / rule.size;
+    for (int b = first; (b + 1) * rule.size <= of.count; ++b) {
       float const score = row[b * rule.size];
       bool const is_higher = tail != tail || score >= tail;  // a NaN ranks last
       found += is_higher && !rule.forces_block(of, b) ? 1 : 0;

@@ -33,7 +33,7 @@ struct record_value_mass {
     return {column{"value_mass", column_extent::lane_entry, on_move::permute, bytes},
             column{"value_mass.norm", column_extent::lane_entry, on_move::permute, bytes},
             column{"value_mass.row", column_extent::lane_entry, on_move::stay, bytes},
-            column{"value_mass.valid", column_extent::lane, on_move::stay, sizeof(int), 1}};
+            column{"value_mass.at", column_extent::lane, on_move::stay, 2 * sizeof(int), 1}};
   }
   [[nodiscard]] static attention_mass view(recorded_columns const& recorded) {
     return {recorded.table<float const>(0)};
@@ -48,22 +48,36 @@ struct record_value_mass {
     }
   }
 
-  /// 1 if a lane has a row of this index.
+  /// 1 if a lane has a row of this index; 0 if not.
   struct has_row {
     query_view rows;
     int index;
     KVPOLICY_HD int operator()(lane_entries const& of) const { return rows.valid(of.lane) > index ? 1 : 0; }
   };
+  /// Where that row is stored, which may be a ring.
+  struct stored_row {
+    query_view rows;
+    int index;
+    KVPOLICY_HD int operator()(lane_entries const& of) const {
+      return rows.valid(of.lane) > index ? rows.stored(of.lane, index) : 0;
+    }
+  };
   void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
-    query_view const& rows = in.template get<queries>();
+    query_view const rows = in.template get<queries>();
     by_lane<float> const norms = recorded.table<float>(1);
     score_view const row{in.lanes, granularity::lane, recorded.table<float>(2)};
     by_lane<int> const valid = recorded.table<int>(3);
+    by_lane<int> stored = valid;
+    stored.data += 1;
+    query_view one = rows;
+    one.valid_rows = read_only(valid);
+    one.counted = read_only(stored);
+    one.first_row = {};
     ops::record_norms(exec, in.template get<values>(), score_view{in.lanes, granularity::lane, norms});
     for (int r = 0; r < rows.rows; ++r) {
       ops::map_lanes(exec, in.lanes, has_row{rows, r}, valid);
-      ops::compute_attention_mass(exec, in.template get<keys>(), one_row(rows, r, valid),
-                                  {.rows = reduction::sum, .group = group}, row);
+      ops::map_lanes(exec, in.lanes, stored_row{rows, r}, stored);
+      ops::compute_attention_mass(exec, in.template get<keys>(), one, {.rows = reduction::sum, .group = group}, row);
       ops::add_shares(exec, row, read_only(norms), recorded.table<float>(0));
     }
   }
@@ -74,19 +88,6 @@ struct record_value_mass {
   template <class T>
   [[nodiscard]] static by_lane<T const> read_only(by_lane<T> const& of) {
     return {of.data, of.sequence, of.layer, of.head, of.slots};
-  }
-  /// A view of row r of each lane that has it.
-  [[nodiscard]] static query_view one_row(query_view view, int r, by_lane<int> const& valid) {
-    view.valid_rows = read_only(valid);
-    if (view.counted.data != nullptr) {
-      view.counted.data += r;
-      return view;
-    }
-    view.rows = 1;
-    view.base += r * view.row;
-    if (view.position.data != nullptr) view.position.data += r;
-    if (view.lse.data != nullptr) view.lse.data += r;
-    return view;
   }
 };
 

@@ -6,10 +6,10 @@
 #include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/block_scores.hpp>
 #include <kvpolicy/ops/fold.hpp>
-#include <kvpolicy/ops/likeness.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/ops/map_lanes.hpp>
 #include <kvpolicy/ops/scratch.hpp>
+#include <kvpolicy/ops/similarity.hpp>
 #include <kvpolicy/parts/forced.hpp>
 #include <kvpolicy/recorders/record_attention_mass.hpp>
 #include <kvpolicy/scorers/concept.hpp>
@@ -29,7 +29,7 @@ enum class received_score { sum, norm_sum };
 ///
 /// The first `start` and the last `recent` entries are kept, and the rest of their blocks; blocks of the highest scores
 /// fill the places beside them. With `adaptive`, only those blocks are put first that have the part `cover` of what all
-/// blocks received; the others rank by how little their keys are like those of all blocks (`ops::likeness`).
+/// blocks received; the others rank by how little their keys are like those of all blocks (`ops::similarity`).
 ///
 /// With `crush` n, n of the blocks that would go stay besides (KVCrush). A block's word has a bit for each member, 1 if
 /// the member is of the better half by m. The blocks that go are ordered by the Hamming distance of their words to an
@@ -53,7 +53,7 @@ struct openvino {
         field{"crush", &openvino::crush}, field{"anchor", &openvino::anchor}, field{"seed", &openvino::seed});
   }
   using needs = kvpolicy::needs<keys, attention_mass>;
-  using verbs = kvpolicy::verbs<ops::likeness_t>;
+  using verbs = kvpolicy::verbs<ops::similarity_t>;
   static constexpr granularity decides = granularity::layer;
   static constexpr bool prompts_only = true;
   static constexpr phase when = phase::prefill;
@@ -105,7 +105,7 @@ struct openvino {
     if (adaptive) {
       score_view const alike = spare(2 * rows, granularity::lane);
       ops::map(exec, alike, kvpolicy::competing{competing.rows});
-      ops::likeness(exec, in.template get<keys>(), alike);
+      ops::similarity(exec, in.template get<keys>(), alike);
       ops::fold(exec, alike, ops::fold_step{reduction::mean, true, alike.lanes.heads}, work);
       ops::block_scores(exec, score_blocks{block, reduction::sum}, work);
       ops::map_lanes(exec, scores.lanes, put_cover_first{all, cover, work.rows}, kept);

@@ -87,6 +87,7 @@ struct put_cover_first {
     layer.each(of, [&](int b) { all += static_cast<double>(score[b]); });
     for (int i = layer.count(of).stay; i > 0; --i) {
       int const block = layer.best(of, score, [&](int b) { return score[b] != layer.infinity(); });
+      if (block < 0) break;  // the engine gave infinite masses
       reached += static_cast<double>(score[block]);
       layer.fill(score, block, layer.infinity());
       if (reached >= cover * all) break;
@@ -98,7 +99,7 @@ struct put_cover_first {
   }
 };
 
-/// The words of blocks: a bit for each member, which is of the better half of all that compete or not.
+/// The words of blocks: a bit for each member, 1 if it is of the better half of the members of all these blocks.
 struct words_of_blocks {
   layer_of_blocks layer;
   by_lane<float> masses;  ///< of entries; becomes the bits

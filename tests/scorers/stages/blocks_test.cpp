@@ -2,38 +2,20 @@
 // Decisions about whole blocks of entries, and the pick that drops a part of them.
 #include "reference/blocks.hpp"
 
+#include "support/scored_layer.hpp"
 #include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
-/// A layer of two heads with scores that are given, some of which are equal and some NaN.
-struct scored_layer {
-  int entries;
-  std::vector<float> scores;
-  std::vector<int> counts, positions, classes;
-  kv::shape model{.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 4};
-  std::vector<float> keys, values;
-  kv::cache cache;
+/// Its entries have classes, too.
+struct classed_layer : scored_layer {
+  std::vector<int> classes;
 
-  explicit scored_layer(int count)
-      : entries(count),
-        scores(as_size(2 * count)),
-        counts(2, count),
-        positions(as_size(2 * count)),
-        classes(as_size(count)),
-        keys(as_size(8 * count)),
-        values(keys),
-        cache(kv::contiguous_cache(keys.data(), values.data(), model, count, counts.data(), positions.data())) {
-    for (int i = 0; i < 2 * count; ++i) positions[as_size(i)] = i % count;
-  }
+  explicit classed_layer(int count) : scored_layer(count), classes(as_size(count)) {}
   [[nodiscard]] kv::by_lane<int const> class_table() const { return {classes.data(), 0, 0, 0}; }
   [[nodiscard]] double score(int lane, int e) const { return double{scores[as_size(lane * entries + e)]}; }
-  [[nodiscard]] std::vector<double> row(int lane) const {
-    auto const begin = scores.begin() + std::ptrdiff_t{lane} * entries;
-    return {begin, begin + entries};
-  }
   [[nodiscard]] std::vector<double> sums() const {
     std::vector<double> made;
     for (int e = 0; e < entries; ++e) made.push_back(score(0, e) + score(1, e));
@@ -45,8 +27,7 @@ struct scored_layer {
   std::vector<std::set<int>> decide(Policy const& policy, int over_budget = -1) {
     kv::host_executor exec(2);
     auto [state, plan] = state_and_plan(exec, policy, cache);
-    kv::external_scores const given{{scores.data(), 0, 2 * entries, entries}};
-    kv::decide(exec, policy, kv::signals{cache.lanes, given}, state, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes, given()}, state, plan);
     if (over_budget >= 0) CHECK(plan.report().over_budget == over_budget);
     std::vector<std::set<int>> made;
     for (int s = 0; s < plan.keep().segments(); ++s) {
@@ -58,8 +39,8 @@ struct scored_layer {
 };
 
 /// A layer whose scores are eighths, which have exact sums in any order.
-scored_layer any_layer() {
-  scored_layer made(*rc::gen::inRange(1, 70));
+classed_layer any_layer() {
+  classed_layer made(*rc::gen::inRange(1, 70));
   bool const has_nan = *rc::gen::inRange(0, 4) == 0;
   for (float& each : made.scores) {
     each = static_cast<float>(*rc::gen::inRange(0, 12)) / 8;
@@ -72,7 +53,7 @@ constexpr int sizes[] = {1, 2, 4, 8, 16, 32, 64};  // by which a mean is exact, 
 
 TEST_SUITE("scorers/stages/blocks") {
   TEST_CASE("worked numbers: the best block of two stays, where the best two entries are of two blocks") {
-    scored_layer made(5);
+    classed_layer made(5);
     for (int lane : {0, 1}) std::copy_n(std::data({0.9f, 0.1f, 0.4f, 0.5f, 0.2f}), 5, made.scores.begin() + 5 * lane);
     kv::blocks const score{.score_of = kv::external{}, .size = 2};
     kv::eviction const half{.score = score, .budget = kv::drop_ratio{0.5}};
@@ -82,7 +63,7 @@ TEST_SUITE("scorers/stages/blocks") {
   }
 
   TEST_CASE("a forced entry forces its block, and the shorter last block counts as one") {
-    scored_layer made(10);
+    classed_layer made(10);
     for (int e = 0; e < 20; ++e) made.scores[as_size(e)] = static_cast<float>(e % 10);
     kv::blocks const score{.score_of = kv::external{}, .size = 4};
     auto const kept = [&](auto const& protect, int budget) {
@@ -100,7 +81,7 @@ TEST_SUITE("scorers/stages/blocks") {
 
   TEST_CASE("what stays is that of the reference, whatever is forced") {
     holds("any lanes", 400, [] {
-      scored_layer made = any_layer();
+      classed_layer made = any_layer();
       int const size = *rc::gen::elementOf(std::vector<int>(std::begin(sizes), std::end(sizes)));
       int const sinks = *rc::gen::inRange(0, 9), recent = *rc::gen::inRange(0, 9);
       bool const by_class = *rc::gen::arbitrary<bool>(), of_layer = *rc::gen::arbitrary<bool>();
@@ -134,14 +115,14 @@ TEST_SUITE("scorers/stages/blocks") {
         kv::reduce_lanes const sum{kv::external{}, kv::granularity::layer, kv::reduction::sum};
         check(kv::blocks{.score_of = sum, .size = size}, {made.sums()});
       } else {
-        check(kv::blocks{.score_of = kv::external{}, .size = size}, {made.row(0), made.row(1)});
+        check(kv::blocks{.score_of = kv::external{}, .size = size}, {made.of_lane(0), made.of_lane(1)});
       }
     });
   }
 
   TEST_CASE("a typed policy decides as one by name") {
     holds("any lanes", 100, [] {
-      scored_layer made = any_layer();
+      classed_layer made = any_layer();
       int const size = *rc::gen::inRange(1, 12), budget = *rc::gen::inRange(0, made.entries + 1);
       kv::eviction const typed{.score = kv::blocks{.score_of = kv::external{}, .size = size},
                                .protect = kv::safe{2, 3},
@@ -157,7 +138,7 @@ TEST_SUITE("scorers/stages/blocks") {
 
   TEST_CASE("a part of the whole blocks that compete goes; a shorter one stays") {
     holds("any lanes", 300, [] {
-      scored_layer made = any_layer();
+      classed_layer made = any_layer();
       int const size = *rc::gen::elementOf(std::vector<int>(std::begin(sizes), std::end(sizes)));
       int const sinks = *rc::gen::inRange(0, 9);
       double const part = *rc::gen::element(0.0, 0.1, 0.29, 0.3, 0.5, 0.7, 1.0);
@@ -167,7 +148,7 @@ TEST_SUITE("scorers/stages/blocks") {
                                 .pick = kv::lowest{part}};
       auto const kept = made.decide(policy);
       for (int lane : {0, 1}) {
-        reference::lane_of_blocks of{made.row(lane), {}, size, 0, {}, part};
+        reference::lane_of_blocks of{made.of_lane(lane), {}, size, 0, {}, part};
         for (int e = 0; e < made.entries; ++e) of.forced.push_back(e < sinks);
         RC_ASSERT(kept[as_size(lane)] == of.kept());
       }
@@ -175,7 +156,7 @@ TEST_SUITE("scorers/stages/blocks") {
   }
 
   TEST_CASE("a part goes when its trigger fires, and with a budget only above it") {
-    scored_layer made(8);
+    classed_layer made(8);
     for (int e = 0; e < 16; ++e) made.scores[as_size(e)] = static_cast<float>(e % 8);
     kv::eviction policy{.score = kv::external{}, .budget = kv::per_lane{8}, .pick = kv::lowest{0.5}};
     CHECK(made.decide(policy)[0].size() == 8);
@@ -191,6 +172,41 @@ TEST_SUITE("scorers/stages/blocks") {
     };
     CHECK(each(4) == 6);
     CHECK(each(3) == 8);
+  }
+
+  TEST_CASE("blocks that are longer than any lane") {
+    classed_layer made(9);
+    for (int e = 0; e < 18; ++e) made.scores[as_size(e)] = static_cast<float>(e % 9);
+    int const longest = std::numeric_limits<int>::max();
+    kv::blocks const score{.score_of = kv::external{}, .size = longest};
+    CHECK(made.decide(kv::eviction{.score = score, .protect = kv::sinks{2}, .budget = kv::per_lane{4}})[0] ==
+          std::set<int>{0, 1, 7, 8});
+    kv::eviction const part{.score = score, .budget = kv::unlimited{}, .pick = kv::lowest{1}};
+    CHECK(made.decide(part)[0].size() == 9);
+    for (bool const adaptive : {false, true}) {  // its last block is always forced
+      kv::openvino const whole{.start = longest, .recent = longest, .block = longest, .adaptive = adaptive, .crush = 1};
+      kv::host_executor exec;
+      kv::eviction const policy{.score = whole, .budget = kv::per_lane{4}};
+      auto [state, plan] = state_and_plan(exec, policy, made.cache);
+      kv::attention_mass const mass{made.given().score};
+      kv::decide(exec, policy, kv::signals{made.cache.lanes, kv::keys_of(made.cache), mass}, state, plan);
+      CHECK(listed(plan.keep(), 0).size() == 9);
+    }
+  }
+
+  TEST_CASE("an explanation says which blocks are forced, the shorter last one beside lowest among them") {
+    classed_layer made(10);
+    for (int e = 0; e < 20; ++e) made.scores[as_size(e)] = static_cast<float>(e % 10);
+    kv::host_executor exec;
+    kv::eviction const policy{.score = kv::blocks{.score_of = kv::external{}, .size = 4},
+                              .protect = kv::position_span{5, 6},
+                              .budget = kv::unlimited{},
+                              .pick = kv::lowest{0.5}};
+    auto [state, plan] = state_and_plan(exec, policy, made.cache);
+    kv::decide(exec, policy, kv::signals{made.cache.lanes, made.given()}, state, plan);
+    std::string forced;
+    for (int e = 0; e < 10; ++e) forced += kv::forces(policy, plan, 0, e) ? '1' : '0';
+    CHECK(forced == "0000111111");
   }
 
   TEST_CASE("specs print and read back") {
@@ -216,11 +232,15 @@ TEST_SUITE("scorers/stages/blocks") {
     refuses("knorm | put_first(tokens=3) | blocks(4) | budget(8)",
             "parse: column 31: blocks.score_of = knorm | put_first(tokens=3, then=recency), but it puts single entries "
             "first");
+    CHECK_THROWS_WITH_AS(
+        (void)kv::parse_cache_policy("admit: openvino | window(8)"),
+        "parse: column 8 = openvino, but it is of blocks, and an admission asks about each entry alone",
+        kv::invalid_argument);
     refuses("knorm | blocks(4) | put_first(tokens=3) | budget(8)",
             "parse: column 21: put_first.score_of = knorm | blocks(size=4, how=mean), but its entries are in blocks "
             "already");
     refuses("knorm | put_first(tokens=3) | lowest(0.5)", "parse: column 9 = put_first, but lowest has no places");
-    scored_layer made(9);
+    classed_layer made(9);
     kv::eviction const shared{.score = kv::blocks{.score_of = kv::external{}, .size = 4}, .budget = kv::per_layer{4}};
     CHECK_THROWS_WITH_AS(made.decide(shared),
                          "decide: budget.scope = layer, but where blocks or a part of the entries go, every lane has a "

@@ -1,38 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decisions in two steps: the best by one score first, the rest by another.
+#include "support/scored_layer.hpp"
 #include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
-/// One layer of two lanes with external scores.
-struct two_lanes {
-  int entries;
-  std::vector<float> scores;
-  std::vector<int> counts, positions;
-  kv::shape model{.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 4};
-  std::vector<float> keys, values;
-  kv::cache cache;
-
-  explicit two_lanes(int count)
-      : entries(count),
-        scores(as_size(2 * count)),
-        counts(2, count),
-        positions(as_size(2 * count)),
-        keys(as_size(8 * count)),
-        values(keys),
-        cache(kv::contiguous_cache(keys.data(), values.data(), model, count, counts.data(), positions.data())) {
-    for (int i = 0; i < 2 * count; ++i) positions[as_size(i)] = i % count;
-  }
+struct two_lanes : scored_layer {
+  using scored_layer::scored_layer;
 
   /// The kept ordinals of each lane, and the scores of the plan.
   template <class Policy>
   std::pair<std::vector<std::set<int>>, std::vector<float>> decide(Policy const& policy) {
     kv::host_executor exec(2);
     auto [state, plan] = state_and_plan(exec, policy, cache);
-    kv::external_scores const given{{scores.data(), 0, 2 * entries, entries}};
-    kv::decide(exec, policy, kv::signals{cache.lanes, given}, state, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes, given()}, state, plan);
     std::pair<std::vector<std::set<int>>, std::vector<float>> made;
     for (int s = 0; s < 2; ++s) {
       auto const listed = plan.keep().listed(s);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stages that change scores entry by entry or lane by lane, against naive references.
+#include "support/scored_layer.hpp"
 #include "support/test.hpp"
 
 namespace {
@@ -8,30 +9,12 @@ using namespace kvpolicy_test;
 
 using row = std::vector<double>;
 
-/// A layer of two lanes with scores that are given, random keys and values, and positions with gaps.
-struct scored_layer {
-  int entries;
-  std::vector<float> scores;
-  std::vector<int> counts, positions;
-  kv::shape model{.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 4};
-  std::vector<float> keys, values;
-  kv::cache cache;
-
-  explicit scored_layer(int count)
-      : entries(count),
-        scores(as_size(2 * count)),
-        counts(2, count),
-        positions(as_size(2 * count)),
-        keys(as_size(8 * count)),
-        values(keys),
-        cache(kv::contiguous_cache(keys.data(), values.data(), model, count, counts.data(), positions.data())) {
+/// Its positions have gaps, and its keys and values count.
+struct gapped_layer : scored_layer {
+  explicit gapped_layer(int count) : scored_layer(count) {
     for (int i = 0; i < 2 * count; ++i) positions[as_size(i)] = 2 * (i % count) + (i % count > count / 2 ? 5 : 0);
   }
-  [[nodiscard]] kv::external_scores given() const { return {{scores.data(), 0, 2 * entries, entries}}; }
   [[nodiscard]] int position(int e) const { return positions[as_size(e)]; }
-  [[nodiscard]] row of_lane(int lane) const {
-    return {scores.begin() + std::ptrdiff_t{lane} * entries, scores.begin() + std::ptrdiff_t{lane + 1} * entries};
-  }
   [[nodiscard]] double norm(std::vector<float> const& rows, int lane, int e) const {
     double sum = 0;
     for (int c = 0; c < 4; ++c) sum += std::pow(double{rows[as_size((2 * e + lane) * 4 + c)]}, 2);
@@ -60,8 +43,8 @@ struct scored_layer {
 };
 
 /// Scores are eighths, some of which are NaN.
-scored_layer any_layer() {
-  scored_layer made(*rc::gen::element(1, 31, 32, 33, *rc::gen::inRange(1, 70)));
+gapped_layer any_layer() {
+  gapped_layer made(*rc::gen::element(1, 31, 32, 33, *rc::gen::inRange(1, 70)));
   int const nan = *rc::gen::element(0, 0, 5), distinct = *rc::gen::element(1, 4, 40);
   dice random(*rc::gen::arbitrary<std::uint64_t>());
   for (float& each : made.scores) {
@@ -80,7 +63,7 @@ bool alike(double a, double b) {
 
 /// The stage gives the scores of a reference, and the same ones by name: it prints and reads back.
 template <class Score>
-void agrees(scored_layer& made, Score const& score, row const& expected) {
+void agrees(gapped_layer& made, Score const& score, row const& expected) {
   row const scores = made.scores_by(score);
   RC_ASSERT(scores.size() == expected.size());
   for (std::size_t i = 0; i < scores.size(); ++i) {
@@ -96,14 +79,14 @@ void agrees(scored_layer& made, Score const& score, row const& expected) {
 
 /// Both lanes after `stage(lane, scores)`.
 template <class Stage>
-row both_lanes(scored_layer const& made, Stage const& stage) {
+row both_lanes(gapped_layer const& made, Stage const& stage) {
   row all = stage(0, made.of_lane(0));
   row const second = stage(1, made.of_lane(1));
   all.insert(all.end(), second.begin(), second.end());
   return all;
 }
 template <class Change>
-row each_entry(scored_layer const& made, Change const& change) {
+row each_entry(gapped_layer const& made, Change const& change) {
   return both_lanes(made, [&](int lane, row scores) {
     for (int e = 0; e < made.entries; ++e) scores[as_size(e)] = change(scores[as_size(e)], lane, e);
     return scores;
@@ -184,7 +167,7 @@ struct ranks_given {
 TEST_SUITE("scorers/stages/small_stages") {
   TEST_CASE("recency ranks by age alone") {
     holds("any lanes", 100, [] {
-      scored_layer made = any_layer();
+      gapped_layer made = any_layer();
       agrees(made, kv::recency{}, each_entry(made, [](double, int, int e) { return e; }));
       int const budget = *rc::gen::inRange(0, made.entries + 1);
       RC_ASSERT(
@@ -197,7 +180,7 @@ TEST_SUITE("scorers/stages/small_stages") {
 
   TEST_CASE("times_norm multiplies by the norms of values") {
     holds("any lanes", 150, [] {
-      scored_layer made = any_layer();
+      gapped_layer made = any_layer();
       float const epsilon = *rc::gen::element(0.0f, 0.02f, 1.0f);
       agrees(made, kv::times_norm{.score_of = kv::external{}, .epsilon = epsilon},
              each_entry(made, [&](double score, int lane, int e) {
@@ -212,7 +195,7 @@ TEST_SUITE("scorers/stages/small_stages") {
     CHECK(policy.needs() == std::vector<std::string>{"keys", "values"});
     kv::eviction const typed{.score = kv::times_norm{.score_of = kv::knorm{}}, .budget = kv::per_lane{2}};
     CHECK(kv::describe(typed).reads == kv::describe(policy).reads);
-    scored_layer made(5);
+    gapped_layer made(5);
     kv::host_executor exec;
     auto [state, plan] = state_and_plan(exec, policy, made.cache);
     CHECK(error_of([&] {
@@ -231,7 +214,7 @@ TEST_SUITE("scorers/stages/small_stages") {
 
   TEST_CASE("normalised gives each lane one scale") {
     holds("any lanes", 300, [] {
-      scored_layer made = any_layer();
+      gapped_layer made = any_layer();
       auto const how = *rc::gen::element(kv::normalising::sum, kv::normalising::min_max, kv::normalising::z,
                                          kv::normalising::softmax);
       agrees(made, kv::normalised{.score_of = kv::external{}, .how = how},
@@ -241,7 +224,7 @@ TEST_SUITE("scorers/stages/small_stages") {
 
   TEST_CASE("pooled pools all entries of a lane") {
     holds("any lanes", 200, [] {
-      scored_layer made = any_layer();
+      gapped_layer made = any_layer();
       auto const by = *rc::gen::element<kv::pooling>(kv::no_pool{}, kv::max_pool{7}, kv::max_pool{1}, kv::max_pool{3},
                                                      kv::avg_pool{5}, kv::avg_pool{99});
       agrees(made, kv::pooled{.score_of = kv::external{}, .pool = by},
@@ -251,7 +234,7 @@ TEST_SUITE("scorers/stages/small_stages") {
 
   TEST_CASE("noise adds the number of an entry, again and again") {
     holds("any lanes", 150, [] {
-      scored_layer made = any_layer();
+      gapped_layer made = any_layer();
       auto const seed = *rc::gen::element<std::uint64_t>(42, 0, 7, 1ull << 60);
       kv::noise const score{.score_of = kv::external{}, .seed = seed};
       agrees(made, score, each_entry(made, [&](double old, int lane, int e) {
@@ -267,7 +250,7 @@ TEST_SUITE("scorers/stages/small_stages") {
     REQUIRE(of(0, at) == 0);
     CHECK(alike(double{kv::noise<kv::external>::gumbel{of}(1, at)}, 1 - std::log(25 * std::log(2.0))));
     // Of two entries whose scores are log 3 apart, the better one stays three times of four.
-    scored_layer made(2);
+    gapped_layer made(2);
     made.scores = {std::log(3.0f), 0, std::log(3.0f), 0};
     int first = 0;
     for (std::uint64_t seed = 0; seed < 2000; ++seed) {
@@ -280,7 +263,7 @@ TEST_SUITE("scorers/stages/small_stages") {
 
   TEST_CASE("decayed takes the power of the age in positions") {
     holds("any lanes", 150, [] {
-      scored_layer made = any_layer();
+      gapped_layer made = any_layer();
       float const decay = *rc::gen::element(1.0f, 0.99f, 0.5f, 0.001f);
       int const newest = made.position(made.entries - 1);
       agrees(made, kv::decayed{.score_of = kv::external{}, .decay = decay},
@@ -292,7 +275,7 @@ TEST_SUITE("scorers/stages/small_stages") {
 
   TEST_CASE("mix takes one score less another") {
     holds("any lanes", 200, [] {
-      scored_layer made = any_layer();
+      gapped_layer made = any_layer();
       float const part = any_part();
       auto const mixed = [&](auto const& other) {
         return each_entry(made, [&](double score, int lane, int e) {
@@ -310,7 +293,7 @@ TEST_SUITE("scorers/stages/small_stages") {
 
   TEST_CASE("mix with a lambda of 1 is its scorer") {
     holds("any lanes", 200, [] {
-      scored_layer made = any_layer();
+      gapped_layer made = any_layer();
       for (float& each : made.keys) each = *rc::gen::inRange(0, 30) == 0 ? NAN : each;
       int const budget = *rc::gen::inRange(0, made.entries + 1);
       auto const kept = [&](auto const& score) {
@@ -329,7 +312,7 @@ TEST_SUITE("scorers/stages/small_stages") {
 
   TEST_CASE("mix has rows of its own beside those of the scorers inside") {
     holds("any lanes", 100, [] {
-      scored_layer made = any_layer();
+      gapped_layer made = any_layer();
       row const inner = made.scores_by(kv::keydiff{}), other = made.scores_by(kv::knorm{});
       row once = inner, twice = inner;
       for (std::size_t i = 0; i < inner.size(); ++i) {
@@ -349,7 +332,7 @@ TEST_SUITE("scorers/stages/small_stages") {
 
   TEST_CASE("entries that do not compete keep -inf, and do not count") {
     holds("any lanes", 200, [] {
-      scored_layer made = any_layer();
+      gapped_layer made = any_layer();
       int const sinks = *rc::gen::inRange(0, 5), newest = made.position(made.entries - 1);
       auto const check = [&](auto const& score, auto const& stage) {
         kv::eviction const policy{.score = score, .protect = kv::sinks{sinks}, .budget = kv::per_lane{0}};

@@ -135,7 +135,7 @@ KVPOLICY_HOOK(policy_dense_layers, "selection policy", dense_layers, int dense_l
 KVPOLICY_HOOK(policy_check, "policy", check, int check, "every call calls the hook `check(char const*) const`")
 KVPOLICY_LAW(scores_tokens, "this policy's scorer scores pages, but an eviction or an admission needs one of tokens: pages are selected, by kvpolicy::selection")
 KVPOLICY_LAW(scores_pages, "this policy's scorer scores tokens, but a selection needs one of pages: `static constexpr auto scores_of = kvpolicy::item::page` and `int page`")
-KVPOLICY_LAW(scores_alone, "this policy's scorer ranks candidates, but an admission asks about each entry by itself")
+KVPOLICY_LAW(scores_alone, "this policy's scorer ranks candidates or scores blocks, but an admission asks about each entry by itself")
 KVPOLICY_LAW(picks_alone, "this policy's pick compares entries, but an admission asks about each by itself: `operator()(float) const`, which returns a bool, such as kvpolicy::at_least{0.5f}")
 
 KVPOLICY_HOOK(rule_budget, "rule", budget, int budget, "the verb calls `budget(kvpolicy::lane, int) const`, which returns an int")

@@ -14,7 +14,7 @@ namespace KVPOLICY_NAMESPACE {
 ///
 ///     kv::blocks{.score_of = kv::snapkv{}, .size = 20, .how = kv::reduction::mean}
 ///
-/// A budget is one of blocks: of B entries B div `size` blocks stay, at least one, and of a ratio R int(blocks (1 -
+/// The budget counts blocks: for B entries it keeps B div `size` of them, at least one; for a ratio R, int(blocks (1 -
 /// R)). Blocks begin at the first entry that the lane holds; the last one may be shorter and counts as one. A block
 /// with a forced entry is forced, and is one of those that stay. Where a lane has fewer entries than a block, its
 /// entries are chosen one by one. Each lane has a budget of its own.

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device implementation of likeness: one launch for the average of each row, one for the sums of columns.
+// Device implementation of similarity: one launch for the average of each row, one for the sums of columns.
 #pragma once
 
 #include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
-#include <kvpolicy/ops/likeness.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
+#include <kvpolicy/ops/similarity.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// What both launches share: [lane][channels] sums of unit keys, and for each entry 1 / norm and the average of its
 /// row.
-struct likeness_task {
+struct similarity_task {
   row_view from;
   score_view out;
   float* totals;
@@ -37,8 +37,8 @@ struct likeness_task {
 };
 
 /// One block for each lane.
-struct likeness_averages_kernel {
-  likeness_task task;
+struct similarity_averages_kernel {
+  similarity_task task;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -88,8 +88,8 @@ struct likeness_averages_kernel {
 };
 
 /// One warp for each entry, which goes through the rows in their order.
-struct likeness_kernel {
-  likeness_task task;
+struct similarity_kernel {
+  similarity_task task;
   int blocks_of_lane;
 
   template <class Block>
@@ -120,21 +120,22 @@ struct likeness_kernel {
 
 /// Takes two launches.
 template <kernel_backend Backend>
-struct implementation<ops::likeness_t, Backend> {
+struct implementation<ops::similarity_t, Backend> {
   static std::size_t scratch(shape const& model, lanes const& batch) { return bytes(batch, model.head_dim); }
 
   template <class Executor>
   static void run(Executor& exec, keys const& from, score_view const& out) {
     int const channels = from.rows.channels;
-    detail::check_aligned("likeness", "keys", from.rows);
-    detail::check_scratch("likeness", exec, bytes(out.lanes, channels));
+    detail::check_aligned("similarity", "keys", from.rows);
+    detail::check_scratch("similarity", exec, bytes(out.lanes, channels));
     auto* const totals = reinterpret_cast<float*>(exec.scratch());
     float* const norms = totals + std::int64_t{out.lanes.size()} * channels;
-    detail::likeness_task const task{from, out, totals, norms,
-                                     norms + std::int64_t{out.lanes.size()} * out.lanes.capacity};
-    exec.launch(launch_shape{out.segments(), exec.threads().entry, 0}, detail::likeness_averages_kernel{task});
+    detail::similarity_task const task{from, out, totals, norms,
+                                       norms + std::int64_t{out.lanes.size()} * out.lanes.capacity};
+    exec.launch(launch_shape{out.segments(), exec.threads().entry, 0}, detail::similarity_averages_kernel{task});
     constexpr int blocks = 32;
-    exec.launch(launch_shape{out.segments() * blocks, exec.threads().entry, 0}, detail::likeness_kernel{task, blocks});
+    exec.launch(launch_shape{out.segments() * blocks, exec.threads().entry, 0},
+                detail::similarity_kernel{task, blocks});
   }
 
  private:

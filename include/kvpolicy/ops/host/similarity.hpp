@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host implementation of likeness: blocks of the keys that compete are multiplied by all keys of their lane.
+// Host implementation of similarity: blocks of the keys that compete are multiplied by all keys of their lane.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 #include <kvpolicy/ops/host/attention/lane_logits.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
-#include <kvpolicy/ops/likeness.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
+#include <kvpolicy/ops/similarity.hpp>
 #include <limits>
 #include <numeric>
 
@@ -16,7 +16,7 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// The sums of one lane.
-class lane_likeness {
+class lane_similarity {
  public:
   static std::size_t scratch(shape const& model, int bound) {
     auto const entries = static_cast<std::size_t>(bound), dims = static_cast<std::size_t>(model.head_dim);
@@ -25,7 +25,7 @@ class lane_likeness {
            lane_logits::scratch(model);
   }
 
-  lane_likeness(host_executor const& exec, keys const& from, lane one, int entries, std::span<std::byte> memory)
+  lane_similarity(host_executor const& exec, keys const& from, lane one, int entries, std::span<std::byte> memory)
       : exec_(exec), keys_(from), lane_(one), entries_(entries), arena_(memory) {
     keys_.logits = {.scale = 1.0f};
     auto const bound = static_cast<std::size_t>(entries);
@@ -135,13 +135,14 @@ class lane_likeness {
 }  // namespace detail
 
 template <>
-struct implementation<ops::likeness_t, host> {
-  static std::size_t scratch(shape const& model, int bound) { return detail::lane_likeness::scratch(model, bound); }
+struct implementation<ops::similarity_t, host> {
+  static std::size_t scratch(shape const& model, int bound) { return detail::lane_similarity::scratch(model, bound); }
 
   static void run(host_executor& exec, keys const& from, score_view const& out) {
     exec.for_each(out.segments(), [&](int segment, int worker) {
       lane const one = out.lane_of(segment);
-      detail::lane_likeness(exec, from, one, out.lanes.committed(one), exec.scratch(worker)).compute(out.row(segment));
+      detail::lane_similarity(exec, from, one, out.lanes.committed(one), exec.scratch(worker))
+          .compute(out.row(segment));
     });
   }
 };

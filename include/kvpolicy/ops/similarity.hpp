@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verb: computes how much each entry's key is like the other keys that compete, where the likeness counts.
+// Verb: computes how much each entry's key is like the other keys that compete, where the similarity counts.
 #pragma once
 
 #include <kvpolicy/core/contract/error.hpp>
@@ -9,7 +9,7 @@
 
 namespace KVPOLICY_NAMESPACE::ops {
 
-/// `likeness(exec, keys, out)`: out[e] = the mean cosine of entry e with the entries that compete, of which those do
+/// `similarity(exec, keys, out)`: out[e] = the mean cosine of entry e with the entries that compete, of which those do
 /// not count that are below the average of their row:
 ///
 ///     c_ij   = cos(k_i, k_j), 0 for i = j                      i, j: entries that compete
@@ -26,8 +26,8 @@ namespace KVPOLICY_NAMESPACE::ops {
 ///   floats for each lane; it multiplies one pair after another, which is meant for prompts of some thousand entries.
 /// - throws: `invalid_argument` if a segment of `out` is not one lane.
 /// - source: the diversity of OpenVINO GenAI's adaptive eviction.
-struct likeness_t : verb<likeness_t> {
-  static constexpr auto name = "likeness";
+struct similarity_t : verb<similarity_t> {
+  static constexpr auto name = "similarity";
   static void check(keys const& from, score_view const& out) {
     detail::check_readable(name, "keys", from.rows.element);
     detail::check_scales(name, "keys", from.rows);
@@ -35,6 +35,6 @@ struct likeness_t : verb<likeness_t> {
             "keys belong to lanes");
   }
 };
-inline constexpr likeness_t likeness{};
+inline constexpr similarity_t similarity{};
 
 }  // namespace KVPOLICY_NAMESPACE::ops
