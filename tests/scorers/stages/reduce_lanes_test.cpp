@@ -62,7 +62,7 @@ struct aside {
     kv::ops::row_norm(exec, in.template get<kv::keys>(), kv::negated{}, made);
     for (int i = 0; i < out.segments(); ++i) std::copy_n(made.row(i), out.lanes.capacity, out.row(i));
   }
-  friend bool operator==(aside const&, aside const&) = default;
+  [[maybe_unused]] friend bool operator==(aside const&, aside const&) = default;
 };
 
 /// The score of an entry that competes is the number of those before it that do.
@@ -80,7 +80,7 @@ struct ranked_candidates {
       }
     }
   }
-  friend bool operator==(ranked_candidates const&, ranked_candidates const&) = default;
+  [[maybe_unused]] friend bool operator==(ranked_candidates const&, ranked_candidates const&) = default;
 };
 
 /// One score for every lane and position, by the position and the lane alone.
