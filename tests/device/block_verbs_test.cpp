@@ -85,7 +85,7 @@ TEST_SUITE("device/block_verbs") {
     });
   }
 
-  TEST_CASE("shares add up to what the row gives, in the measure of the weights") {
+  TEST_CASE("weighted shares add up to what the row gives") {
     holds("add_shares == reference", 60, [] {
       scored_lanes of;
       owned_scores mass(of.lanes.view()), weights(of.lanes.view());

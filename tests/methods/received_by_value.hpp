@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention that entries have received in the measure of their values.
+// The attention that entries have received, weighted by the norms of their values.
 #pragma once
 
 #include "reference/methods.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in the measure of the values, in every layout: where all values are as long, it is the attention itself.
+// Attention weighted by the norms of values, in every layout: where all are as long, it is the attention itself.
 #include "support/device.hpp"
 #include "support/test.hpp"
 

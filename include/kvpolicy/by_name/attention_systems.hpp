@@ -73,8 +73,9 @@ struct neural_gc {
   friend bool operator==(neural_gc const&, neural_gc const&) = default;
 };
 
-/// keys_values' accumulated attention: what each row gives to an entry is added up, in the measure of the entries'
-/// values if `values`, and divided by the entry's age if `by_age`. The newest `grace` entries are kept.
+/// The accumulated attention of the library keys_values: what each row gives to an entry is added up, weighted by the
+/// norm of the entry's value if `values`, and divided by the entry's age if `by_age`. The newest `grace` entries are
+/// kept.
 struct keys_values {
   int grace = 0;
   bool values = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verb: shares out what a row gives to the entries of a lane in the measure of a weight.
+// Verb: weights the attention of a row, keeps its sum, and adds it to what entries have.
 #pragma once
 
 #include <kvpolicy/core/contract/error.hpp>

@@ -12,8 +12,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Adds up the attention that each entry receives from every new query row, in the measure of its value's norm: each
-/// row's mass is shared out anew.
+/// Adds up the attention that each entry receives from every new query row, weighted by the norm of the entry's value.
+/// The sum over all entries of a row stays as it is.
 ///
 ///     m_j     = softmax(q k / sqrt(D))_j, reduced over the query heads of the lane by `group`
 ///     acc_j += (sum of m) m_j |v_j| / (sum of m |v|)

@@ -54,7 +54,7 @@ struct received_attention {
   friend bool operator==(received_attention const&, received_attention const&) = default;
 };
 
-/// The same in the measure of the entries' values: see `record_value_mass`.
+/// The same, weighted by the norms of the entries' values: see `record_value_mass`.
 struct received_by_value {
   bool by_age = false;
   reduction group = reduction::sum;
