@@ -86,6 +86,7 @@
 #include <kvpolicy/ops/host/append_rows.hpp>
 #include <kvpolicy/ops/host/argmin.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
+#include <kvpolicy/ops/host/attention_moments.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
 #include <kvpolicy/ops/host/copy_rows.hpp>
 #include <kvpolicy/ops/host/count_rows.hpp>
@@ -114,6 +115,7 @@
 #include <kvpolicy/ops/host/retention_gates.hpp>
 #include <kvpolicy/ops/host/ring_append.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
+#include <kvpolicy/ops/host/row_stats.hpp>
 #include <kvpolicy/ops/host/select_if.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
@@ -125,12 +127,14 @@
 #include <kvpolicy/parts/budget.hpp>
 #include <kvpolicy/parts/marked.hpp>
 #include <kvpolicy/parts/model_tables.hpp>
+#include <kvpolicy/parts/moments.hpp>
 #include <kvpolicy/parts/phase.hpp>
 #include <kvpolicy/parts/pick.hpp>
 #include <kvpolicy/parts/proportional.hpp>
 #include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/parts/ramp.hpp>
 #include <kvpolicy/parts/seen.hpp>
+#include <kvpolicy/parts/shared_out.hpp>
 #include <kvpolicy/parts/trigger.hpp>
 #include <kvpolicy/policies/policies.hpp>
 #include <kvpolicy/policies/published_settings.hpp>
@@ -144,9 +148,11 @@
 #include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/admitted_attention.hpp>
+#include <kvpolicy/scorers/cake.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
 #include <kvpolicy/scorers/external.hpp>
+#include <kvpolicy/scorers/finch.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/head_table.hpp>

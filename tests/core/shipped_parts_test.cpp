@@ -17,6 +17,8 @@ static_assert(scorer<fast_kvzip>);
 static_assert(scorer<full>);
 static_assert(scorer<h2o>);
 static_assert(scorer<head_table>);
+static_assert(scorer<cake>);
+static_assert(scorer<finch>);
 static_assert(scorer<intent_kv>);
 static_assert(scorer<knorm>);
 static_assert(scorer<lazy_eviction>);
@@ -88,6 +90,7 @@ static_assert(budget<lowest_part>);
 static_assert(budget<per_lane>);
 static_assert(budget<ramp>);
 static_assert(budget<seen> && detail::allots<seen>);
+static_assert(budget<shared_out<hits>>);
 static_assert(budget<unlimited>);
 
 // Picks.

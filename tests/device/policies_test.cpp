@@ -148,6 +148,9 @@ TEST_SUITE("device/policies") {
       kv::openvino const score{.start = 2, .recent = 5, .block = 3, .adaptive = adaptive, .cover = 0.6, .crush = 2};
       agree("openvino", kv::eviction{.score = score, .budget = kv::per_lane{12}});  // and two blocks on top
     }
+    kv::cake const by_change{.window = 3, .pool = kv::avg_pool{3}};
+    agree("cake", kv::eviction{.score = by_change, .budget = kv::per_lane{9}});
+    agree("finch", kv::eviction{.score = kv::finch{.window = 3}, .budget = kv::per_lane{9}});
     agree("recency", kv::eviction{.score = kv::recency{}, .protect = kv::sinks{2}, .budget = kv::per_lane{7}});
     // The stages that change scores, each once.
     using smooth = kv::pooled<kv::normalised<kv::times_norm<kv::snapkv>>>;

@@ -6,6 +6,7 @@
 #include <kvpolicy/by_name/any_admission.hpp>
 #include <kvpolicy/by_name/any_policy.hpp>
 #include <kvpolicy/by_name/attention_systems.hpp>
+#include <kvpolicy/by_name/prompt_systems.hpp>
 #include <kvpolicy/by_name/registered_parts.hpp>
 #include <kvpolicy/by_name/systems.hpp>
 #include <kvpolicy/by_name/user_parts.hpp>
@@ -151,6 +152,16 @@ class basic_registry {
     return *this;
   }
 
+  /// Adds an allotter: a budget's `by=NAME`, whose arguments set its fields, too.
+  ///
+  ///     mine.add(kv::hits{});  // "snapkv | budget(512, by=hits)"
+  /// - throws: `invalid_argument` if there is a part of that name.
+  template <allotter By>
+  basic_registry& add(By const& defaults) {
+    parts_.add_allotter(defaults);
+    return *this;
+  }
+
   /// Gives a name to a table of shares, one for each lane of a sequence, in the executor's memory. Budgets
   /// `by=table, table=NAME` of specs that are parsed later read it, also in decisions. Two names are of other tables:
   /// "prompt_end", the end of each sequence's prompt, which the part `prompt` reads, and "token_class", a row of each
@@ -273,13 +284,7 @@ class basic_registry {
       detail::refuse_spec(by != nullptr ? by->value_column : says.column, by != nullptr ? by->value : says.name,
                           "layers that decide together have one budget");
     }
-    if (limit.by == sharing::table) {
-      limit.in_table = parts_.find_table(parts_.shares, limit.table, front, said("table"));
-    }
-    if (limit.by == sharing::importance) {
-      limit.weights = parts_.find_table(parts_.heads, limit.table, front, said("table"));
-    }
-    if (limit.by == sharing::ramp && !keeps_all && ends.sinks == 0) limit.shares.window = ends.recent;
+    parts_.bind_shares(limit, with, keeps_all ? forced_ends{} : ends, front, said("table"));
     bool const shares = detail::may_share(limit);
     bool const scoped = with.budget != nullptr && said("scope") != nullptr;
     if (auto const pools = score.facts().shares; pools && shares && !scoped) limit.shared_by = *pools;

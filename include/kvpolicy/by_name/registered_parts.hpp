@@ -98,6 +98,7 @@ class registered_parts {
     for (auto const& each : pages) expect(each.info.name, "scorer");
     for (auto const& each : stages) expect(each.first, "stage");
     for (auto const& each : others.names()) expect(each, "part");
+    for (auto const& each : others.allotters) expect(each.name, "budget's share");
     for (auto const& each : part_names()) expect(each, "part");
   }
 
@@ -254,6 +255,28 @@ class registered_parts {
               "admissions and selections have a part of that name");
     }
     to.emplace_back(Part::name, [defaults](spec_part const& from) { return Any(Own(read_part(from, defaults))); });
+  }
+
+  template <allotter By>
+  void add_allotter(By const& defaults) {
+    expect_new(defaults);
+    others.allotters.push_back({By::name, field_names<By>(), [defaults](spec_part const& from) {
+                                  return any_allotter::on<Executor>(read_part(from, defaults));
+                                }});
+  }
+  /// Gives a budget the tables, the allotter of its system and the window of its scorer, as far as its shares need
+  /// them. `said` is the argument that names a table.
+  void bind_shares(any_budget& limit, spec_parts const& with, forced_ends const& ends, spec_part const& front,
+                   spec_argument const* said) const {
+    if (limit.by == sharing::table) limit.in_table = find_table(shares, limit.table, front, said);
+    if (limit.by == sharing::importance) limit.weights = find_table(heads, limit.table, front, said);
+    if (!with.shared_by.empty()) {
+      spec_part const by = split_spec(with.shared_by).front();
+      limit.share(others.allotter_of(by.name)->make(by));
+    }
+    if (ends.sinks != 0) return;
+    if (limit.by == sharing::ramp) limit.shares.window = ends.recent;
+    if (limit.by == sharing::allotted) limit.share(limit.sharer.with_window(ends.recent));
   }
 
   /// The table of a name, which an argument of a part says, or the part by itself.

@@ -7,6 +7,7 @@
 #include <kvpolicy/scorers/carried.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
 #include <kvpolicy/scorers/external.hpp>
+#include <kvpolicy/scorers/finch.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/head_table.hpp>
@@ -64,10 +65,12 @@ template <executor Executor = host_executor>
   all.add(scissorhands{}).add(lazy_eviction{}).add(window_attention{}).add(received_attention{});
   all.add(received_by_value{}).add(keys_values{}).add(chunk_kv{}).add(neural_gc{}).add(openvino{});
   all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
+  all.add(dynamic_kv{}).add(cake_with_moments{}).add(finch{});
   all.add(kvzap{}).add(attention_gate{});
   all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{}).add_stage(blocks<full>{});
   all.add_stage(times_norm<full>{}).add_stage(normalised<full>{}).add_stage(pooled<full>{});
   all.add_stage(noise<full>{}).add_stage(decayed<full>{}).add_stage(mix_by_name<full>{});
+  all.add(hits{}).add(pooled_share{}).add(moments{});
   all.add_to_admissions(write_gate{}).add_to_admissions(head_table{}).add(quest{}).add(page_gates{});
   return all;
 }

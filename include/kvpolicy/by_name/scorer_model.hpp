@@ -15,6 +15,7 @@
 #include <kvpolicy/ops/host/add_shares.hpp>
 #include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
+#include <kvpolicy/ops/host/attention_moments.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
 #include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -32,6 +33,7 @@
 #include <kvpolicy/ops/host/redundancy.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
+#include <kvpolicy/ops/host/row_stats.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
 #include <kvpolicy/ops/host/visit_attention.hpp>

@@ -33,6 +33,7 @@ struct spec_parts {
   any_budget limit{};
   any_trigger trigger{};
   any_pick pick{};
+  std::string shared_by{};            ///< the allotter that a system has: "hits"; empty: none
   std::vector<spec_stage> stages{};   ///< in the order in which they apply
   spec_part const* budget = nullptr;  ///< the part that is the budget; null: there is none
   spec_part const* picks = nullptr;   ///< the part that is the pick
@@ -54,6 +55,8 @@ struct spec_parts {
     while (at != stages.end() && at->is_of_system()) ++at;
     stages.insert(at, one);
   }
+  /// Lets an allotter of the registry share the budget out.
+  void share(allotter auto const& by) { shared_by = to_string(by); }
   void add(reduce_lanes<full> const& own) { add(spec_stage{{own.name, 1, {}}, own, {}, {}}); }
   /// Adds one whose numbers are those of the system. A spec has no other one beside it.
   void add(put_first<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, own, {}}); }
@@ -196,7 +199,7 @@ inline void refuse_replaced(spec_parts const& said, spec_parts const& joined, sp
                   : refuse_spec(part.column, part.name, name + rule);
   };
   if (said.picks != nullptr && !(joined.pick == said.pick)) refuse(*said.picks, nullptr, " has one of its own");
-  if (joined.limit == said.limit) return;
+  if (joined.limit == said.limit && joined.shared_by == said.shared_by) return;
   char const* const amount = " shares out a budget of tokens, of a ratio or of bytes";
   if (said.picks != nullptr && said.pick.by_threshold()) refuse(*said.picks, nullptr, amount);
   if (said.budget == nullptr) return;

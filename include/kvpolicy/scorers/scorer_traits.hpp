@@ -121,6 +121,7 @@ struct scorer_facts {
   bool fills_beside_forced = false;      ///< of blocks: see `fills_beside_forced`
   bool ranks_again = false;              ///< of blocks: see `ranks_again`
   int block = 0;                         ///< entries that stay or go as one: see `has_blocks`; 0: each alone
+  int lane_numbers = 0;                  ///< numbers of each lane that it leaves for an allotter
 };
 
 template <class Score>
@@ -131,10 +132,12 @@ constexpr scorer_facts facts_of(Score const& score) {
     scorer_facts made;
     if constexpr (stage<Score>) {
       made = facts_of(inner_of(score));
+      made.lane_numbers = 0;  // they are where the scorer inside has its memory
     } else {
       if constexpr (requires { std::string(Score::name); }) made.name = Score::name;
       made.ranks_candidates = detail::ranks_candidates<Score>;
       made.safe_across_ranks = score.decides == granularity::lane;  // lanes that decide together must reduce
+      if constexpr (requires { Score::lane_numbers; }) made.lane_numbers = Score::lane_numbers;
     }
     made.any_order = reads_any_order<Score>;
     if constexpr (requires { score.safe_across_ranks(); }) made.safe_across_ranks = score.safe_across_ranks();

@@ -14,6 +14,7 @@
 #include <kvpolicy/ops/cuda/apply_stats.hpp>
 #include <kvpolicy/ops/cuda/argmin.hpp>
 #include <kvpolicy/ops/cuda/attention_mass.hpp>
+#include <kvpolicy/ops/cuda/attention_moments.hpp>
 #include <kvpolicy/ops/cuda/block_scores.hpp>
 #include <kvpolicy/ops/cuda/compact_rows.hpp>
 #include <kvpolicy/ops/cuda/copy_rows.hpp>

@@ -59,6 +59,9 @@ struct block_softmax {
   void (*reduce)(block_view const& block, bool maximum, bool grow, float* out);
   /// Overwrites into[e][r] with a head's probabilities, or combines it with them by sum or maximum if `grow`.
   void (*gather_head)(block_view const& block, bool maximum, bool grow, float* into);
+  /// Overwrites sum[e] with the sum of the rows' probabilities of an entry, squares[e] with that of their squares, and
+  /// entropy[e] with that of -p ln(p + 1e-10), or adds to what is there if `grow`.
+  void (*moments)(block_view const& block, bool grow, float* sum, float* squares, float* entropy);
 };
 using softmax_kernels = by_rows<block_softmax>;
 

@@ -201,7 +201,33 @@ inline void gather_head(block_view const& block, bool maximum, bool grow, float*
   });
 }
 
+/// Writes a sum over rows for each entry of a vector, or adds it.
 template <int Rows>
-inline constexpr block_softmax softmax_of{advance<Rows>,   finalize<Rows>, cap_logits,
-                                          apply_lse<Rows>, reduce<Rows>,   gather_head<Rows>};
+KVPOLICY_OP void put_sums(floats some, block_view const& block, int e, bool grow, float* out) {
+  unrolled<entries_per_vector<Rows>>([&](auto i) KVPOLICY_INLINED {
+    if (e + i >= block.count) return;
+    float const made = entries_per_vector<Rows> == 1 ? reduce_add(some) : reduce_add(quarter<i>(some));
+    out[e + i] = grow ? out[e + i] + made : made;
+  });
+}
+
+template <int Rows>
+inline void moments(block_view const& block, bool grow, float* sum, float* squares, float* entropy) {
+  for_probabilities<Rows>(block, [&](int e, auto const& part) KVPOLICY_INLINED {
+    floats all{}, square{}, information{};
+    unrolled<vectors_per_entry<Rows>>([&](auto c) KVPOLICY_INLINED {
+      floats const p = part(c);
+      all = all + p;
+      square = add_square(p, square);
+      information = mul_add(-p, log_of(p + splat(1e-10f)), information);
+    });
+    put_sums<Rows>(all, block, e, grow, sum);
+    put_sums<Rows>(square, block, e, grow, squares);
+    put_sums<Rows>(information, block, e, grow, entropy);
+  });
+}
+
+template <int Rows>
+inline constexpr block_softmax softmax_of{advance<Rows>, finalize<Rows>,    cap_logits,   apply_lse<Rows>,
+                                          reduce<Rows>,  gather_head<Rows>, moments<Rows>};
 inline constexpr softmax_kernels softmax{softmax_of<few_rows>, softmax_of<16>, softmax_of<most_rows>};
