@@ -7,7 +7,7 @@ A margin says how far the closest other answer is: relatively, or of numbers tha
 import math
 
 from oracles import gap_at, ranking, round_shares
-from prompt_oracles import quotient
+from prompt_oracles import epi_cache, quotient
 from reference_test import np
 
 
@@ -133,6 +133,29 @@ def variance_shares(masses, entries, budget):
 def drift_shares(table, power, floor, entries, heads, budget):
     """Of layers, all of whose lanes are one pool."""
     return fit(np.asarray(table) ** power, len(table) * heads * budget, floor * heads * budget, heads * entries)
+
+
+def epi_cache_in_chunks(trace, budget, ends, power, floor):
+    """Of lanes that grow to each of `ends`: ordinals kept, (step, segment, ordinal) of who went, who was there and what it scored at the last
+    decision, and how near another answer was."""
+    lanes, heads, begin, events, gap = trace.lanes(), trace.kv_heads, 0, [], math.inf
+    live, there, scores = [np.arange(0)] * len(lanes), np.zeros((len(lanes), trace.n), bool), np.zeros((len(lanes), trace.n))
+    for end in ends:
+        live, begin = [np.concatenate([one, np.arange(begin, end)]) for one in live], end
+        held = [sum(len(one) for one in live[layer * heads : (layer + 1) * heads]) for layer in range(trace.layers)]
+        if sum(held) <= budget * len(lanes):
+            continue
+        shares, margin = fit(trace.drift**power, budget * len(lanes), floor * heads * budget, held)
+        for s, lane in enumerate(lanes):
+            there[s], scores[s, live[s]] = np.isin(np.arange(trace.n), live[s]), epi_cache(trace, *lane, live[s])
+        for layer, share in enumerate(shares):
+            pool = {(s, j): scores[s, j] for s in range(layer * heads, (layer + 1) * heads) for j in live[s].tolist()}
+            order = ranking(pool, sorted(pool))
+            gap = min(gap, gap_at(pool, order, share), margin / 50)
+            events += [(end - 1, s, j) for s, j in sorted(order[share:])]
+            for s in range(layer * heads, (layer + 1) * heads):
+                live[s] = np.array(sorted(j for of, j in order[:share] if of == s), int)
+    return [one.tolist() for one in live], sorted(events), list(there), scores, gap
 
 
 # Ranks, and lanes -------------------------------------------------------------------------------------------------------------

@@ -112,9 +112,10 @@ def defensive_kv(trace, layer, budget, window, pool, cover, bias, norm_axis):
 
 def critical(scores, norms, forced, budget, first, epsilon, least=1):
     """The best by what they scored, for a part of the budget, and then the best by what they scored in the measure of the value's norm."""
-    count = max(least, int(first * budget)) if first else 0
-    free = max(0, budget - int(forced.sum()))
-    return put_first(scores, forced, min(free, max(0, count - int(forced.sum()))), (scores + epsilon) * norms)
+    held = int(forced.sum())
+    count = min(max(least, int(first * budget)) if first else 0, budget)
+    made, _ = put_first(scores, forced, max(0, count - held), (scores + epsilon) * norms)
+    return made, gap_at(scores, ranking(scores, np.flatnonzero(~forced).tolist()), max(0, count - held))
 
 
 def compressed(masses, votes, pool):
@@ -334,5 +335,7 @@ def kvcompose(trace, layer, rows, group, add_mean, values, lse=None):
     return np.array(made) + (np.mean(made, axis=0) if add_mean else 0.0)
 
 
-def epi_cache(trace, layer, head, lse=None):
-    return np.max([external_rows(trace, layer, h, lse).max(axis=0) for h in trace.heads_of(head)], axis=0)
+def epi_cache(trace, layer, head, live=slice(None)):
+    """The most that an external row gives each of who is there."""
+    keys = trace.keys[layer, head, live]
+    return np.max([trace.weights(layer, h, trace.logits_of(trace.query_rows[layer, h] @ keys.T)).max(axis=0) for h in trace.heads_of(head)], axis=0)
