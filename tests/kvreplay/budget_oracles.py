@@ -171,10 +171,15 @@ def composite_counts(scores, budget, first_layer):
     return [max(1, int(one)) for one in counts], gap_at(every, order, layers * budget), composite
 
 
+def sure_places(budget, floor):
+    """The best that a lane keeps whatever others have."""
+    return min(budget, max(1, int(floor * budget))) if floor else 0
+
+
 def lane_budgets(scores, forced, budget, floor):
     """Of a layer's lanes that share what they may keep: each has a part for sure, and its forced entries are of it. And the gap at the cut."""
     count, orders = len(scores), [ranking(one, np.flatnonzero(~fixed).tolist()) for one, fixed in zip(scores, forced)]
-    sure = min(budget, max(1, int(floor * budget))) if floor else 0
+    sure = sure_places(budget, floor)
     made = [int(fixed.sum()) for fixed in forced]
     room = [max(0, sure - one) for one in made]
     made = [min(len(fixed), one + more) for fixed, one, more in zip(forced, made, room)]

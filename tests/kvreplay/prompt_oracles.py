@@ -110,12 +110,15 @@ def defensive_kv(trace, layer, budget, window, pool, cover, bias, norm_axis):
     return made, min(gaps)
 
 
-def critical(scores, norms, forced, budget, first, epsilon, least=1):
-    """The best by what they scored, for a part of the budget, and then the best by what they scored in the measure of the value's norm."""
-    held = int(forced.sum())
-    count = min(max(least, int(first * budget)) if first else 0, budget)
-    made, _ = put_first(scores, forced, max(0, count - held), (scores + epsilon) * norms)
-    return made, gap_at(scores, ranking(scores, np.flatnonzero(~forced).tolist()), max(0, count - held))
+def critical(scores, norms, forced, budget, count, epsilon):
+    """So many of the best by what they scored, forced entries among them, and then the best by what they scored in the measure of the value's norm."""
+    first = max(0, min(count, budget) - int(forced.sum()))
+    made, _ = put_first(scores, forced, first, (scores + epsilon) * norms)
+    return made, gap_at(scores, ranking(scores, np.flatnonzero(~forced).tolist()), first)
+
+
+def first_places(part, budget):
+    return max(1, int(part * budget)) if part else 0
 
 
 def compressed(masses, votes, pool):

@@ -14,7 +14,7 @@ import prompt_oracles as prompt
 import prompt_systems_test
 from oracles import np
 from oracles_test import SPOILS, Shape, a_rehearsal, an_admission_rehearsed, another_entry, another_score, another_share, an_event, close
-from prompt_systems_test import SYSTEMS, Recipes, projected
+from prompt_systems_test import SYSTEMS, projected
 from systems_test import Decision, small, tests_of
 from traces import main
 
@@ -108,16 +108,15 @@ class Worked(unittest.TestCase):
 
     def test_a_part_put_first(self):
         scores, norms, none = np.array([.5, .3, .15, .05]), np.array([1, 1, 4, 2]), np.zeros(4, bool)
-        made, gap = prompt.critical(scores, norms, none, 2, .5, 1e-4)
+        made, gap = prompt.critical(scores, norms, none, 2, prompt.first_places(.5, 2), 1e-4)
         close(self, made[1:], [.3001, .6004, .1002])
         self.assertEqual((made[0], Decision([made], [none], [2]).kept()), (np.inf, [[0, 2]]))
         self.assertAlmostEqual(gap, .4)
         close(self, prompt.critical(scores, norms, none, 2, 0, 1e-4)[0], [.5001, .3001, .6004, .1002])
-        self.assertEqual(np.isinf(prompt.critical(scores, norms, none, 3, .1, 0)[0]).tolist(), [True, False, False, False])  # at least one
-        self.assertEqual(np.isinf(prompt.critical(scores, norms, none, 3, .1, 0, 0)[0]).tolist(), [False] * 4)
-        self.assertEqual(np.isinf(prompt.critical(scores, norms, none, 0, .5, 0)[0]).tolist(), [False] * 4)
+        self.assertEqual([prompt.first_places(part, 100) for part in (0, .001, .5, 1)], [0, 1, 50, 100])
+        self.assertEqual(np.isinf(prompt.critical(scores, norms, none, 0, 1, 0)[0]).tolist(), [False] * 4)
         held = np.array([False, False, False, True])
-        self.assertEqual(np.isinf(prompt.critical(scores, norms, held, 3, .7, 0)[0]).tolist(), [True, False, False, False])  # of two places one is taken
+        self.assertEqual(np.isinf(prompt.critical(scores, norms, held, 3, 2, 0)[0]).tolist(), [True, False, False, False])  # of two places one is taken
 
     def test_lanes_that_share(self):
         heads, none = [[.5, .3, .1, .05, .05], [.9, .02, .03, .03, .02]], [np.zeros(5, bool)] * 2
@@ -343,7 +342,7 @@ def one_less(decision, result):
 
 
 ALL = (another_entry, another_score, another_share, an_event, besides, one_less)
-RECIPES = {name for name, one in SYSTEMS.items() if issubclass(one, Recipes)}
+RECIPES = {name for name, one in SYSTEMS.items() if issubclass(one, prompt_systems_test.Recipes)}
 HAS = {besides: {"cake"} | RECIPES, an_event: {"epi_cache"}, one_less: {"epi_cache", "mp_cache_prompt"} | RECIPES,
        another_share: {"cake", "compress_kv", "dynamic_kv", "pyramid_infer", "kvcompose", "critical_ada_kv"},
        another_entry: set(SYSTEMS) - RECIPES, another_score: set(SYSTEMS) - RECIPES}

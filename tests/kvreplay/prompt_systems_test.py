@@ -334,7 +334,7 @@ class CriticalKv(ByWindow):
             return self.whole(trace, base, forced)
         made = []
         for lane, one in zip(trace.lanes(), base):
-            ranked, gap = prompt.critical(one, prompt.projected_norms(trace, *lane), forced, allowed, first, epsilon)
+            ranked, gap = prompt.critical(one, prompt.projected_norms(trace, *lane), forced, allowed, prompt.first_places(first, allowed), epsilon)
             made.append(ranked)
             self.near(gap)
         return Decision(made, [forced] * len(made), [allowed] * len(made))
@@ -383,7 +383,8 @@ class CriticalAdaKv(CriticalKv):
             self.near(gap)
             shares += each
         for lane, one, share in zip(trace.lanes(), base, shares):
-            ranked, gap = prompt.critical(one, prompt.projected_norms(trace, *lane), forced, share, first, epsilon, 0)
+            count = max(budgets.sure_places(allowed, floor), int(first * share))
+            ranked, gap = prompt.critical(one, prompt.projected_norms(trace, *lane), forced, share, count, epsilon)
             made.append(ranked)
             self.near(gap if share < trace.n else np.inf)
         return Decision(made, [forced] * len(made), shares, shares=shares)
