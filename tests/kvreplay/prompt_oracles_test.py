@@ -206,7 +206,7 @@ class Worked(unittest.TestCase):
         self.assertEqual([(a, b, list(r)) for a, b, r in prompt.chunks_of_rows(trace)], [(2, 4, [0]), (3, 4, [1]), (2, 4, [2])])
         close(self, prompt.kvzip(trace, 0, 0, 1, False), [0, 0, .2, .7])  # the middle row gives 3 only 2/7
         trace.row_begin = np.array([2] * 3)
-        trace.hidden_norm, trace.value_norms = np.array([[2.0, 1, .5]]), np.array([[1.0, 1, 3, 1]])
+        trace.hidden_norm, trace.value_norms = np.array([[2.0, 1, .5]]), np.array([[[1.0, 1, 3, 1]]])
         close(self, prompt.kvzip(trace, 0, 0, 1, True), [0, 0, 1.2, 1.2])
 
     def test_rows_that_see_their_own_keys(self):

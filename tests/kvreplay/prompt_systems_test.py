@@ -946,16 +946,15 @@ class PromptContract(Contract):
     contracts = CONTRACTS
 
     def a_trace(self, without=()):
-        trace, dice = small(0, 40), np.random.default_rng(0)
-        for system in SYSTEMS.values():
-            if system is not AdaEa:
-                system("test_every_group_and_type").tensors(trace, dice)
-        put(trace, "table.thresholds", np.ones((3, 2)))
+        trace, cases = small(0, 40), SYSTEMS[self.system]
         if self.system == "ada_ea":
-            put(trace, "query_model.mean", np.ones((3, 2, 16)))
-            put(trace, "query_model.square", np.ones((3, 2, 16, 16)))
+            for name, values in (("table.thresholds", np.ones((3, 2))), ("query_model.mean", np.ones((3, 2, 16))), ("query_model.square", np.ones((3, 2, 16, 16)))):
+                put(trace, name, values)
+        else:
+            cases("test_every_group_and_type").tensors(trace, np.random.default_rng(0))
+        trace.stored["turn_end"] = ("I32", np.array([20, 40], np.int32))
         self.write(trace, {"rope_theta": "10000"}, without=without)
-        self.budget = () if self.system == "ada_ea" or issubclass(SYSTEMS[self.system], NoBudget) else ("--budget", 20)
+        self.budget = () if cases is AdaEa or issubclass(cases, NoBudget) else ("--budget", 20)
         self.mode = ()
 
 
