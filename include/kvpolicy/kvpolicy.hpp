@@ -97,6 +97,7 @@
 #include <kvpolicy/ops/host/future_queries.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
+#include <kvpolicy/ops/host/lag_spread.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
@@ -114,6 +115,7 @@
 #include <kvpolicy/ops/host/retention_gates.hpp>
 #include <kvpolicy/ops/host/ring_append.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
+#include <kvpolicy/ops/host/row_stats.hpp>
 #include <kvpolicy/ops/host/select_if.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
@@ -122,6 +124,8 @@
 #include <kvpolicy/ops/host/visit_attention.hpp>
 #include <kvpolicy/ops/host/window_rows.hpp>
 #include <kvpolicy/ops/host/write_gates.hpp>
+#include <kvpolicy/ops/lag_spread.hpp>
+#include <kvpolicy/ops/row_stats.hpp>
 #include <kvpolicy/parts/budget.hpp>
 #include <kvpolicy/parts/marked.hpp>
 #include <kvpolicy/parts/model_tables.hpp>
@@ -145,6 +149,7 @@
 #include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/admitted_attention.hpp>
 #include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
 #include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/full.hpp>
@@ -153,7 +158,9 @@
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/keydiff.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/lag_kv.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
+#include <kvpolicy/scorers/lazy_layers.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/openvino.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>

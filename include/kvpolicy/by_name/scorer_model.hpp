@@ -22,6 +22,7 @@
 #include <kvpolicy/ops/host/fold.hpp>
 #include <kvpolicy/ops/host/future_queries.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
+#include <kvpolicy/ops/host/lag_spread.hpp>
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/map_lanes.hpp>
@@ -32,6 +33,7 @@
 #include <kvpolicy/ops/host/redundancy.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
+#include <kvpolicy/ops/host/row_stats.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
 #include <kvpolicy/ops/host/visit_attention.hpp>
