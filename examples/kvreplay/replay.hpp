@@ -63,6 +63,7 @@ class replay {
       decode(step);
     }
     journal_->close();
+    if (policy_.score.name_inside() == kv::lazy_layers::name) note_recipes();
     found_.stats.logical_kept += std::int64_t{arrived_since_} * memory_.lanes();
     found_.stats.attended_length += std::int64_t{arrived_since_} * memory_.lanes();
     return found_;
@@ -167,6 +168,15 @@ class replay {
       for (double const sum : sums) found_.statistics.push_back(static_cast<float>(sum));
       found_.statistics.push_back(numbers.row({0, l, 0})[2]);
     }
+  }
+
+  /// Notes which segments are lazy: they have dropped entries. Scores say no more, and are not part of the result.
+  void note_recipes() {
+    for (int s = 0; s < found_.segments; ++s) {
+      std::int64_t const kept = found_.keep.offsets[size(s) + 1] - found_.keep.offsets[size(s)];
+      found_.recipe.push_back(kept < trace_.entries() ? 1 : 0);
+    }
+    found_.scores.clear();
   }
 
   template <class Step>

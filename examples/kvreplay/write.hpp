@@ -82,6 +82,7 @@ class result_writer {
       add("pages.ids", found.pages->ordinals, {std::ssize(found.pages->ordinals)});
     }
     if (!found.shares.empty()) add("shares", found.shares, {segments});
+    if (!found.recipe.empty()) add("recipe", found.recipe, {segments});
     if (with_.how == mode::decode || with_.how == mode::chunks)
       add("events", found.events, {std::ssize(found.events) / 3, 3});
     if (with_.how == mode::turns) {

@@ -98,6 +98,7 @@
 #include <kvpolicy/ops/host/future_queries.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
+#include <kvpolicy/ops/host/lag_spread.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
@@ -124,6 +125,8 @@
 #include <kvpolicy/ops/host/visit_attention.hpp>
 #include <kvpolicy/ops/host/window_rows.hpp>
 #include <kvpolicy/ops/host/write_gates.hpp>
+#include <kvpolicy/ops/lag_spread.hpp>
+#include <kvpolicy/ops/row_stats.hpp>
 #include <kvpolicy/parts/budget.hpp>
 #include <kvpolicy/parts/marked.hpp>
 #include <kvpolicy/parts/model_tables.hpp>
@@ -150,6 +153,7 @@
 #include <kvpolicy/scorers/admitted_attention.hpp>
 #include <kvpolicy/scorers/cake.hpp>
 #include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
 #include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/finch.hpp>
@@ -159,7 +163,9 @@
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/keydiff.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/lag_kv.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
+#include <kvpolicy/scorers/lazy_layers.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/openvino.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>

@@ -27,6 +27,7 @@
 #include <kvpolicy/ops/cuda/future_queries.hpp>
 #include <kvpolicy/ops/cuda/gather_rows.hpp>
 #include <kvpolicy/ops/cuda/key_sums.hpp>
+#include <kvpolicy/ops/cuda/lag_spread.hpp>
 #include <kvpolicy/ops/cuda/lists.hpp>
 #include <kvpolicy/ops/cuda/lists/drop_listed.hpp>
 #include <kvpolicy/ops/cuda/lists/list_checks.hpp>
@@ -47,6 +48,7 @@
 #include <kvpolicy/ops/cuda/retention_gates.hpp>
 #include <kvpolicy/ops/cuda/ring_append.hpp>
 #include <kvpolicy/ops/cuda/row_norm.hpp>
+#include <kvpolicy/ops/cuda/row_stats.hpp>
 #include <kvpolicy/ops/cuda/select_if.hpp>
 #include <kvpolicy/ops/cuda/similarity.hpp>
 #include <kvpolicy/ops/cuda/top_k.hpp>
