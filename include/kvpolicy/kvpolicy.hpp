@@ -179,6 +179,7 @@
 #include <kvpolicy/scorers/scissorhands.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/stages/blocks.hpp>
+#include <kvpolicy/scorers/stages/critical.hpp>
 #include <kvpolicy/scorers/stages/decayed.hpp>
 #include <kvpolicy/scorers/stages/frozen.hpp>
 #include <kvpolicy/scorers/stages/mix.hpp>

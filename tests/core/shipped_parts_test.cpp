@@ -47,6 +47,7 @@ static_assert(scorer<write_gate>);
 
 // Stages, which are scorers around one.
 static_assert(scorer<blocks<full>>);
+static_assert(scorer<critical<full>>);
 static_assert(scorer<decayed<full>>);
 static_assert(scorer<frozen<lookahead_kv>>);
 static_assert(scorer<mix<full>> && scorer<mix<full, knorm>>);
@@ -55,7 +56,7 @@ static_assert(scorer<normalised<full>>);
 static_assert(scorer<pooled<full>>);
 static_assert(scorer<put_first<full>>);
 static_assert(scorer<reduce_lanes<full>>);
-static_assert(scorer<times_norm<full>>);
+static_assert(scorer<times_norm<full>> && scorer<times_norm<full, normed_rows::projected>>);
 
 // Recorders.
 static_assert(recorder<query_ring>);
@@ -118,6 +119,7 @@ static_assert(applier<overwrite>);
 
 // Systems that specs name.
 static_assert(system_of_parts<chunk_kv>);
+static_assert(system_of_parts<critical_kv>);
 static_assert(system_of_parts<keys_values>);
 static_assert(system_of_parts<locret>);
 static_assert(system_of_parts<lu_kv>);

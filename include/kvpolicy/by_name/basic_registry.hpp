@@ -74,6 +74,7 @@ class basic_registry {
     defaults.join(joined);
     for (spec_stage const& each : joined.stages) {
       if (each.reduces) made.info.decides = each.reduces->decides;
+      if (each.is_critical) parts_.template add_needs<critical<full>::needs>(made.info);
     }
     made.info.has_no_budget = joined.pick.has_no_budget();
     if constexpr (requires { System::when; }) made.info.when = System::when;
@@ -274,7 +275,8 @@ class basic_registry {
       detail::refuse_spec(says.column, says.name, name_of(with.pick) + rule);
     }
     if (score.facts().first && with.pick.what != any_pick::kind::top) {
-      spec_stage const* const first = with.stage("put_first");
+      spec_stage const* first = with.stage("put_first");
+      if (first == nullptr) first = with.stage("critical");
       spec_part const& puts = first != nullptr && !first->is_of_system() ? first->from : front;
       detail::refuse_spec(puts.column, puts.name, name_of(with.pick) + " has no places");
     }

@@ -132,16 +132,21 @@ class registered_parts {
     return nullptr;
   }
 
+  /// Adds signals to those that a scorer reads.
+  template <class Needs>
+  static void add_needs(scorer_info& to) {
+    each_need<Needs>::visit([&]<class Signal>(Signal const* signal) {
+      to.needs.push_back(signal_name(signal));
+      if constexpr (requires { Signal::tensor; }) to.tensors.emplace_back(Signal::tensor);
+      if constexpr (!requires { Signal::tensor; }) to.tensors.push_back(signal_name(signal));
+    });
+  }
   template <class Score>
   static scorer_info describe(Score const& defaults) {
     scorer_info made;
     made.name = Score::name;
     made.fields = list_fields(defaults);
-    each_need<typename Score::needs>::visit([&]<class Signal>(Signal const*) {
-      made.needs.emplace_back(Signal::name);
-      if constexpr (requires { Signal::tensor; }) made.tensors.emplace_back(Signal::tensor);
-      if constexpr (!requires { Signal::tensor; }) made.tensors.emplace_back(Signal::name);
-    });
+    add_needs<typename Score::needs>(made);
     made.decides = Score::decides;
     made.when = facts_of(defaults).when;
     if constexpr (requires { Score::prompts_only; }) made.prompts_only = Score::prompts_only;
@@ -230,6 +235,7 @@ class registered_parts {
     if (stage.reduces) return any_entry_scorer(stage.reduces->around(inner));
     if (stage.puts_first) return any_entry_scorer(stage.puts_first->around(inner));
     if (stage.in_blocks) return any_entry_scorer(stage.in_blocks->around(inner));
+    if (stage.is_critical) return any_entry_scorer(stage.is_critical->around(inner));
     for (auto const& [name, make] : stages) {
       if (name == stage.from.name) return make(inner, stage.from);
     }

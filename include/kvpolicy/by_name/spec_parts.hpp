@@ -7,6 +7,7 @@
 #include <kvpolicy/parts/phase.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/stages/blocks.hpp>
+#include <kvpolicy/scorers/stages/critical.hpp>
 #include <kvpolicy/scorers/stages/put_first.hpp>
 #include <kvpolicy/scorers/stages/reduce_lanes.hpp>
 #include <optional>
@@ -21,9 +22,10 @@ struct spec_stage {
   std::optional<reduce_lanes<full>> reduces{};
   std::optional<put_first<full>> puts_first{};
   std::optional<blocks<full>> in_blocks{};
+  std::optional<critical<full>> is_critical{};
 
   [[nodiscard]] bool is_of_system() const {
-    return reduces.has_value() || puts_first.has_value() || in_blocks.has_value();
+    return reduces.has_value() || puts_first.has_value() || in_blocks.has_value() || is_critical.has_value();
   }
 };
 
@@ -57,10 +59,11 @@ struct spec_parts {
   }
   /// Lets an allotter of the registry share the budget out.
   void share(allotter auto const& by) { shared_by = to_string(by); }
-  void add(reduce_lanes<full> const& own) { add(spec_stage{{own.name, 1, {}}, own, {}, {}}); }
+  void add(reduce_lanes<full> const& own) { add(spec_stage{{own.name, 1, {}}, own, {}, {}, {}}); }
   /// Adds one whose numbers are those of the system. A spec has no other one beside it.
-  void add(put_first<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, own, {}}); }
-  void add(blocks<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, {}, own}); }
+  void add(put_first<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, own, {}, {}}); }
+  void add(blocks<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, {}, own, {}}); }
+  void add(critical<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, {}, {}, own}); }
 
  private:
   void add_only(spec_stage const& own) {

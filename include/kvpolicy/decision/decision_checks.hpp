@@ -118,6 +118,9 @@ void check_plan(char const* call, Executor const& exec, resolved<Policy> const& 
     expects(!of.scorer.ranks_again, call, "policy.score", of.scorer.name,
             "it ranks its blocks again, and no stage may be around it");
   }
+  if constexpr (!puts_first<std::remove_cvref_t<decltype(policy.score)>>) {
+    refuse_rest_in_plan(call, "policy.score", policy.score);
+  }
   expects(!of.counts_before_picking() || of.scope == budget_scope::lane, call, "budget.scope", to_string(of.scope),
           "where blocks or a part of the entries go, every lane has a budget of its own");
   expects(scope_at_once(policy.budget) != budget_scope::sequence || batch.layers() == model.layers, call,

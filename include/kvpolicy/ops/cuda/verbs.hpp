@@ -42,6 +42,7 @@
 #include <kvpolicy/ops/cuda/page_scores.hpp>
 #include <kvpolicy/ops/cuda/pair_norms.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>
+#include <kvpolicy/ops/cuda/projected_norm.hpp>
 #include <kvpolicy/ops/cuda/redundancy.hpp>
 #include <kvpolicy/ops/cuda/rerotate.hpp>
 #include <kvpolicy/ops/cuda/residual.hpp>

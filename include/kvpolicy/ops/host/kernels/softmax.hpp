@@ -62,6 +62,8 @@ struct block_softmax {
   /// Overwrites sum[e] with the sum of the rows' probabilities of an entry, squares[e] with that of their squares, and
   /// entropy[e] with that of -p ln(p + 1e-10), or adds to what is there if `grow`.
   void (*moments)(block_view const& block, bool grow, float* sum, float* squares, float* entropy);
+  /// Adds to out[e] what the first `rows` values of an entry sum to, of their absolute values or of their squares.
+  void (*add_norms)(float const* values, int count, int rows, bool squares, float* out);
 };
 using softmax_kernels = by_rows<block_softmax>;
 

@@ -227,7 +227,30 @@ inline void moments(block_view const& block, bool grow, float* sum, float* squar
   });
 }
 
+/// Blocks whose rows are all used add them in vectors, others one by one.
+template <int Rows, bool Squares>
+inline void add_norms_by(float const* values, int count, int rows, float* out) {
+  for (int e = 0; e < count; ++e, values += Rows) {
+    if (Rows >= width && rows == Rows) {
+      floats sum = floats{};
+      unrolled<vectors_per_entry<Rows>>([&](auto c) KVPOLICY_INLINED {
+        floats const some = load(values + c * width);
+        sum = sum + (Squares ? some * some : max_nan(some, -some));
+      });
+      out[e] += reduce_add(sum);
+    } else {
+      float sum = 0;
+      for (int r = 0; r < rows; ++r) sum += Squares ? values[r] * values[r] : values[r] < 0 ? -values[r] : values[r];
+      out[e] += sum;
+    }
+  }
+}
 template <int Rows>
-inline constexpr block_softmax softmax_of{advance<Rows>, finalize<Rows>,    cap_logits,   apply_lse<Rows>,
-                                          reduce<Rows>,  gather_head<Rows>, moments<Rows>};
+inline void add_norms(float const* values, int count, int rows, bool squares, float* out) {
+  squares ? add_norms_by<Rows, true>(values, count, rows, out) : add_norms_by<Rows, false>(values, count, rows, out);
+}
+
+template <int Rows>
+inline constexpr block_softmax softmax_of{advance<Rows>, finalize<Rows>,    cap_logits,    apply_lse<Rows>,
+                                          reduce<Rows>,  gather_head<Rows>, moments<Rows>, add_norms<Rows>};
 inline constexpr softmax_kernels softmax{softmax_of<few_rows>, softmax_of<16>, softmax_of<most_rows>};
