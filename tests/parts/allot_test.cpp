@@ -361,7 +361,8 @@ TEST_SUITE("parts/allot") {
     kv::eviction const by_threshold{
         .score = kv::knorm{}, .budget = kv::shared_out<kv::hits>{.tokens = 3}, .pick = kv::at_least{}};
     CHECK(error_of([&] { (void)lanes.kept(known.parse("knorm | budget(8, by=moments)")); }) ==
-          "make_state: budget = budget(8, by=moments, tau1=1, tau2=1), but it goes by numbers that cake computes, and "
+          "make_state: budget = budget(8, by=moments, tau1=1, tau2=1, rounding=largest), but it goes by numbers that "
+          "cake computes, and "
           "knorm does not");
     CHECK(error_of([&] { (void)lanes.kept(by_threshold); }) ==
           "make_state: budget = budget(3, by=hits), but its shares are of a policy that picks the best entries");

@@ -37,25 +37,27 @@ struct cake_with_moments {
   float gamma = 200;
   double tau1 = 1;
   double tau2 = 1;
+  moment_rounding rounding = moment_rounding::largest;
 
   static constexpr auto name = "cake";
   static constexpr bool prompts_only = true;
   static constexpr auto fields() {
     return make_fields(field{"window", &cake_with_moments::window}, field{"pool", &cake_with_moments::pool},
                        field{"gamma", &cake_with_moments::gamma}, field{"tau1", &cake_with_moments::tau1},
-                       field{"tau2", &cake_with_moments::tau2});
+                       field{"tau2", &cake_with_moments::tau2}, field{"rounding", &cake_with_moments::rounding});
   }
   void check(char const* call) const {
     detail::check_scorer_of(*this, call);
-    moments{tau1, tau2}.check(call);
+    shares().check(call);
   }
   [[nodiscard]] constexpr cake scorer() const { return {window, pool, gamma}; }
+  [[nodiscard]] constexpr moments shares() const { return {tau1, tau2, rounding}; }
   void join(spec_parts& parts) const {
     bool const is_said = parts.limit.by != sharing::fixed;
-    if (is_said && (tau1 != 1 || tau2 != 1)) {
-      detail::refuse_spec(parts.budget->column, parts.budget->name, "cake says its tau1 and tau2, or the budget does");
+    if (is_said && shares() != moments{}) {
+      detail::refuse_spec(parts.budget->column, parts.budget->name, "cake says how shares differ, or the budget does");
     }
-    if (!is_said) parts.share(moments{tau1, tau2});
+    if (!is_said) parts.share(shares());
   }
 
   friend bool operator==(cake_with_moments const&, cake_with_moments const&) = default;

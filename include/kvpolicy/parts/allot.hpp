@@ -30,6 +30,10 @@ struct average_share {
   }
 };
 
+/// Which entries stay whatever their score, where it is asked what lanes would keep: those that a policy forces and
+/// protects, or only those that its scorer forces.
+enum class forced_by { policy, scorer };
+
 /// What a decision shows to an allotter: the scores that entries have, and what lanes would keep by them.
 template <executor Executor>
 class allotting {
@@ -40,7 +44,7 @@ class allotting {
   /// How many entries each lane would keep if the lanes of `scope` shared the budget, and each were sure of the part
   /// `floor` of its own. Forced entries count. The numbers are in memory of the plan until the next call, or until the
   /// entries are picked.
-  [[nodiscard]] virtual kept_of_lanes kept(budget_scope scope, double floor) = 0;
+  [[nodiscard]] virtual kept_of_lanes kept(budget_scope scope, double floor, forced_by forced) = 0;
 
  protected:
   allotting() = default;
@@ -121,7 +125,8 @@ struct allotted_budget {
   [[nodiscard]] KVPOLICY_HD constexpr int floor(int share) const { return floor_of(limit, share); }
 };
 
-/// What a decision shows to the allotter of a budget. `count_kept(budget)` returns what lanes would keep of one.
+/// What a decision shows to the allotter of a budget. `count_kept(budget, forced)` returns what lanes would
+/// keep of one.
 template <class Executor, class Budget, class CountKept>
 class allotting_by final : public allotting<Executor> {
  public:
@@ -130,8 +135,8 @@ class allotting_by final : public allotting<Executor> {
     this->scores = of;
     this->average = limit.average(of.lanes);
   }
-  [[nodiscard]] kept_of_lanes kept(budget_scope scope, double floor) override {
-    return {count_kept_(limit_.pooled(scope, floor))};
+  [[nodiscard]] kept_of_lanes kept(budget_scope scope, double floor, forced_by forced) override {
+    return {count_kept_(limit_.pooled(scope, floor), forced)};
   }
 
  private:

@@ -14,6 +14,7 @@ namespace KVPOLICY_NAMESPACE {
 ///
 ///     share of a layer = mean over its lanes of the entries that they would keep
 ///
+/// Entries that the scorer forces count in each lane. Those that the policy protects besides compete here as others do.
 /// All lanes of a layer have the same share, and the total of the layers is exact, by largest remainder.
 struct hits {
   static constexpr auto name = "hits";
@@ -41,7 +42,7 @@ struct hits {
   template <class Executor>
   void allot(Executor& exec, allotting<Executor>& of, by_lane<int> const& shares) const {
     lanes const& batch = of.scores.lanes;
-    ops::map_lanes(exec, batch, of_layer{of.kept(budget_scope::sequence, 0), batch}, shares);
+    ops::map_lanes(exec, batch, of_layer{of.kept(budget_scope::sequence, 0, forced_by::scorer), batch}, shares);
   }
   friend bool operator==(hits const&, hits const&) = default;
 };
@@ -63,7 +64,7 @@ struct pooled_share {
   /// - cost: a pick of the lanes of each scope.
   template <class Executor>
   void allot(Executor& exec, allotting<Executor>& of, by_lane<int> const& shares) const {
-    ops::map_lanes(exec, of.scores.lanes, of.kept(scope, floor), shares);
+    ops::map_lanes(exec, of.scores.lanes, of.kept(scope, floor, forced_by::policy), shares);
   }
   friend bool operator==(pooled_share const&, pooled_share const&) = default;
 };

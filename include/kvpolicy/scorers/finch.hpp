@@ -38,6 +38,7 @@ struct finch {
   using verbs = kvpolicy::verbs<ops::compute_attention_mass_t>;
   static constexpr granularity decides = granularity::lane;
   static constexpr phase when = phase::prefill;
+  static constexpr bool prompts_only = true;
 
   void check(char const* call) const {
     expects(window >= 1, call, "finch.window", window, "at least one row observes");
