@@ -6,6 +6,8 @@
 #include <kvpolicy/by_name/mix_by_name.hpp>
 #include <kvpolicy/scorers/carried.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
+#include <kvpolicy/scorers/expected_attention.hpp>
+#include <kvpolicy/scorers/expected_margin.hpp>
 #include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
@@ -64,7 +66,8 @@ template <executor Executor = host_executor>
   all.add(scissorhands{}).add(lazy_eviction{}).add(window_attention{}).add(received_attention{});
   all.add(received_by_value{}).add(keys_values{}).add(chunk_kv{}).add(neural_gc{}).add(openvino{});
   all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
-  all.add(kvzap{}).add(attention_gate{});
+  all.add(expected_attention{}).add(expected_margin{});
+  all.add(kvzap{}).add(attention_gate{}).add(ada_ea{});
   all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{}).add_stage(blocks<full>{});
   all.add_stage(times_norm<full>{}).add_stage(normalised<full>{}).add_stage(pooled<full>{});
   all.add_stage(noise<full>{}).add_stage(decayed<full>{}).add_stage(mix_by_name<full>{});
