@@ -21,11 +21,12 @@ struct prompt {
     for (auto* const all : {&keys, &values, &rows}) {
       for (float& each : *all) each = static_cast<float>(random.real(2));
     }
-    for (int e = 0; e < capacity; ++e) position.push_back(first + gap * e);
+    for (int e = 0; e < 4 * capacity; ++e) position.push_back(first + gap * (e % capacity));  // of each lane
+    std::fill_n(counts, 4, entries);
     count = entries;
   }
   [[nodiscard]] kv::cache cache() {
-    return kv::contiguous_cache(keys.data(), values.data(), model, bound, &count, position.data());
+    return kv::contiguous_cache(keys.data(), values.data(), model, bound, counts, position.data());
   }
   [[nodiscard]] kv::pre_rope_queries queries() const {
     kv::pre_rope_queries made;
@@ -51,7 +52,7 @@ struct prompt {
   }
   std::vector<float> keys, values, rows;
   std::vector<int> position;
-  int count = 0, bound;
+  int count = 0, counts[4], bound;
   kv::rope turns{.theta = 100};
 };
 
