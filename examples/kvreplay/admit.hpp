@@ -63,7 +63,8 @@ class head_numbers {
       for (std::int64_t const each : table.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(each);
       refuse(name, "shape [" + shape + "]",
              "the trace has " + std::to_string(model.layers) + " layers of " + std::to_string(wanted[1]) +
-                 (of_queries ? " query heads" : " KV heads") + (what == table_of::rows ? " of " + std::to_string(width_) + " channels" : ""));
+                 (of_queries ? " query heads" : " KV heads") +
+                 (what == table_of::rows ? " of " + std::to_string(width_) + " channels" : ""));
     }
     std::int64_t const wrong = table.first_not_finite(0, table.count());
     if (wrong >= 0) refuse(name, kv::to_string(table.value(wrong)), "it is finite");
@@ -169,9 +170,8 @@ class admission_replay {
   void decode(int t) {
     stopwatch watch;
     int const before = window_begin();
-    with_signals(both_.window.lanes, before, [&](auto const& in) {
-      kv::promote(exec_, policy_, in, both_, *state_, *plans_, 1, &stats_);
-    });
+    with_signals(both_.window.lanes, before,
+                 [&](auto const& in) { kv::promote(exec_, policy_, in, both_, *state_, *plans_, 1, &stats_); });
     examples::settle(exec_);
     found_.report = plans_->decided.report();
     kv::append(exec_, both_.window, state_->window, {.tokens = 1, .position = trace_.positions[size(t)]});

@@ -214,16 +214,14 @@ TEST_SUITE("by_name/systems") {
     dice random(16);
     int fields = 0;
     for (kv::scorer_info const& each : known.list()) {
-      std::string const scores = each.name == "lu_kv" ? "scores=mine" : "";
       std::string const end = each.has_no_budget || each.name == "full" ? "" : " | budget(40)";
-      std::string const usual = kv::to_string(known.parse(each.name + "(" + scores + ")" + end));
+      std::string const usual = kv::to_string(known.parse(each.name + end));
       for (kv::field_info const& field : each.fields) {
         ++fields;
         for (int i = 0; i < 20; ++i) {
           std::string const value = value_for(random, field);
           if (value == field.value || field.name == "scores") continue;
-          std::string const set = field.name + "=" + value + (scores.empty() ? "" : ", " + scores);
-          std::string const spec = each.name + "(" + set + ")" + end;
+          std::string const spec = each.name + "(" + field.name + "=" + value + ")" + end;
           CAPTURE(spec);
           std::string printed;
           std::string const refused = error_of([&] { printed = kv::to_string(known.parse(spec)); });
@@ -252,6 +250,8 @@ TEST_SUITE("by_name/systems") {
           "parse: column 14 = at_least, but pyramid_kv shares out a budget of tokens, of a ratio or of bytes");
     CHECK(refused("lu_kv(scores=mine) | budget(40, by=table, table=other)") ==
           "parse: column 36 = table, but lu_kv has shares of its own");
+    CHECK(refused("lu_kv(scores=mine, epsilon=0.5) | budget(40)") ==
+          "parse: column 1: lu_kv.epsilon = 0.5, but it is of expected_attention, and scores are given");
     CHECK(refused("lu_kv(epsilon=-0.5) | budget(40)") ==
           "parse: column 1: lu_kv: expected_attention.epsilon = -0.5, but it is added to every score, a number of 0 or "
           "more");

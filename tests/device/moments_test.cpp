@@ -2,6 +2,7 @@
 // query_moments, future_moments and quadratic_form against the reference, on the host and on the emulated device.
 
 #include "reference/moments.hpp"
+
 #include "support/device.hpp"
 #include "support/test.hpp"
 
@@ -19,8 +20,7 @@ struct owned_moments {
       : dims(of.model().head_dim), group(heads), mean_of(of, heads * dims), square_of(of, heads * dims * dims) {}
 
   struct table {
-    table(mock_cache const& of, int numbers)
-        : stride(numbers + 1), values(as_size(of.lane_count() * stride), 7.0f) {
+    table(mock_cache const& of, int numbers) : stride(numbers + 1), values(as_size(of.lane_count() * stride), 7.0f) {
       std::int64_t const layer = std::int64_t{of.model().kv_heads} * stride;
       view = {values.data(), layer * of.model().layers, layer, stride};
     }
@@ -212,8 +212,8 @@ TEST_SUITE("device/moments") {
       for (int i = 0; i < cache.lane_count() * group; ++i) {
         kv::lane const one = cache.lane_at(i / group);
         std::size_t const turned = as_size(profile.how.dims != 0 ? profile.how.dims : dims);
-        auto const by = reference::mean_rotation(profile.in_double(dims), turned, as_size(dims),
-                                                 cache.lanes().newest(one), future);
+        auto const by =
+            reference::mean_rotation(profile.in_double(dims), turned, as_size(dims), cache.lanes().newest(one), future);
         auto const expected = reference::turned(by, profile.moments(one, one.head * group + i % group));
         RC_ASSERT(on_host.has(expected, one, i % group, 4));
         RC_ASSERT(on_device.has(expected, one, i % group, 4));
@@ -267,7 +267,8 @@ TEST_SUITE("device/moments") {
           }
           double largest = 16.0 * cache.model().head_dim;
           for (double const each : expected) {
-            if (shape.rows == content::troubled && std::isfinite(each)) largest = std::max(largest, 16 * std::fabs(each));
+            if (shape.rows == content::troubled && std::isfinite(each))
+              largest = std::max(largest, 16 * std::fabs(each));
           }
           RC_ASSERT(forms_alike(on_host.row(i, cache.committed(one)), expected, largest));
           RC_ASSERT(!smooth || forms_alike(on_device.row(i, cache.committed(one)), expected, largest));
@@ -297,7 +298,8 @@ TEST_SUITE("device/moments") {
         for (int e = 0; e < entries; ++e) {
           reference::row key;
           double product = 0;
-          for (int d = 0; d < dims; ++d) key.push_back((e + 3 * d) % 7 - 3), product += (d % 2 == 0 ? 1 : -1) * key.back();
+          for (int d = 0; d < dims; ++d)
+            key.push_back((e + 3 * d) % 7 - 3), product += (d % 2 == 0 ? 1 : -1) * key.back();
           cache.write(of::keys, {}, e, key);
           expected.push_back(product * product);
         }

@@ -15,7 +15,8 @@ struct expected_attention {
   static constexpr refusal refusals[] = {
       {"expected_attention(future=-1)",
        "parse: column 1: expected_attention.future = -1, but a count cannot be negative"},
-      {"expected_attention(sinks=-2)", "parse: column 1: expected_attention.sinks = -2, but a count cannot be negative"},
+      {"expected_attention(sinks=-2)",
+       "parse: column 1: expected_attention.sinks = -2, but a count cannot be negative"},
       {"expected_attention(epsilon=-1)",
        "parse: column 1: expected_attention.epsilon = -1, but it is added to every score, a number of 0 or more"}};
 
@@ -33,8 +34,8 @@ struct expected_attention {
   static reference::row scores(scorer const& with, told_of_lane const& lane) {
     std::size_t const count = lane.keys.size();
     reference::row made(count, 0.0);
-    auto const by =
-        reference::mean_rotation({.theta = 100}, told_lanes::dims, told_lanes::dims, lane.positions.back(), with.future);
+    auto const by = reference::mean_rotation({.theta = 100}, told_lanes::dims, told_lanes::dims, lane.positions.back(),
+                                             with.future);
     for (int h = 0; h < told_lanes::group; ++h) {
       auto const later = reference::turned(by, told_lanes::moments(lane.number, h));
       reference::row one;

@@ -15,9 +15,10 @@ struct expected_margin {
       {"expected_margin",
        "parse: column 1 = expected_margin, but its table is thresholds, and a table is given to the registry by its "
        "name"},
-      {"expected_margin(true, of_mine)", "parse: column 23 = of_mine, but a table is given to the registry by its name"},
+      {"expected_margin(true, of_mine)",
+       "parse: column 23 = of_mine, but a table is given to the registry by its name"},
       {"expected_margin(table=of_mine)",
-       "parse: column 17 = table, but expected_margin has the fields covariance, thresholds"}};
+       "parse: column 17 = table, but expected_margin has the fields covariance and thresholds"}};
 
   static inline float const numbers[told_lanes::lanes][told_lanes::group] = {{1, -2}, {0, 0.5f}, {-3, 2}, {10, 8}};
   static kv::rows_of_heads thresholds() {
@@ -42,7 +43,7 @@ struct expected_margin {
 
   static void worked() {
     kv::shape const model{2, 8, 2, 4};
-    CHECK(error_of([&] { any().check("decide", model); }) ==
+    CHECK(error_of([&] { scorer{true, thresholds()}.check("decide", model); }) ==
           "decide: expected_margin.thresholds.dims = 2, but a KV head has 4 query heads");
     CHECK(error_of([&] { scorer{}.check("decide", model); }) ==
           "decide: expected_margin.thresholds = null, but each query head has one");

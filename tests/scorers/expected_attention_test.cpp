@@ -107,7 +107,8 @@ TEST_SUITE("scorers/expected_attention") {
   using namespace expected_attention_test;
 
   TEST_CASE("the worked numbers") {
-    float const keys[] = {1, 0, 0, 2, -1, 1}, values[] = {1, 0, 0, 1, 2, 0}, mean[] = {1, 0}, square[] = {0.5f, 0, 0, 0.1f};
+    float const keys[] = {1, 0, 0, 2, -1, 1}, values[] = {1, 0, 0, 1, 2, 0}, mean[] = {1, 0},
+                square[] = {0.5f, 0, 0, 0.1f};
     int const count = 3, positions[] = {0, 1, 2};
     kv::shape const small{1, 1, 1, 2};
     std::vector<float> k(keys, keys + 6), v(values, values + 6);
@@ -124,7 +125,8 @@ TEST_SUITE("scorers/expected_attention") {
     auto const check = [&](kv::expected_attention const& score, double a, double b, double c) {
       kv::eviction const policy{.score = score, .budget = kv::per_lane{2}};
       auto [state, plan] = state_and_plan(exec, policy, cache);
-      kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), profile}, state, plan);
+      kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), profile}, state,
+                 plan);
       CHECK(static_cast<double>(plan.score(0, 0)) == doctest::Approx(a).epsilon(2e-6));
       CHECK(static_cast<double>(plan.score(0, 1)) == doctest::Approx(b).epsilon(2e-6));
       CHECK(static_cast<double>(plan.score(0, 2)) == doctest::Approx(c).epsilon(2e-6));
@@ -142,7 +144,8 @@ TEST_SUITE("scorers/expected_attention") {
     holds("expected_attention == reference", 60, [] {
       int const entries = *rc::gen::inRange(1, 40);
       auto const seed = *rc::gen::inRange<std::uint64_t>(0, 1u << 20);
-      prompt of(seed, entries, entries + *rc::gen::element(0, 3), *rc::gen::element(0, 0, 2, 1000), *rc::gen::element(1, 2));
+      prompt of(seed, entries, entries + *rc::gen::element(0, 3), *rc::gen::element(0, 0, 2, 1000),
+                *rc::gen::element(1, 2));
       kv::expected_attention const how{.future = *rc::gen::element(0, 1, 16, 512),
                                        .sinks = *rc::gen::element(0, 1, 4),
                                        .epsilon = *rc::gen::element(0.0f, 0.1f),

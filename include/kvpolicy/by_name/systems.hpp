@@ -131,6 +131,8 @@ struct lu_kv {
   void check(char const* call) const {
     expects(sinks >= 0, call, "lu_kv.sinks", sinks, "a count cannot be negative");
     expects(window >= 0, call, "lu_kv.window", window, "a count cannot be negative");
+    expects(scores == label{} || epsilon == 0.02f, call, "lu_kv.epsilon", epsilon,
+            "it is of expected_attention, and scores are given");
     detail::check_scorer_of(*this, call);
   }
   [[nodiscard]] constexpr expected_attention scorer() const { return {.sinks = sinks, .epsilon = epsilon}; }

@@ -19,8 +19,10 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - out: float32 [lanes, entries]. On the host the numbers S_ij and S_ji of two blocks of channels are added before
 ///   they are multiplied.
 /// - NaN: a NaN in a key stays; one in S is in every form of its lane.
-/// - range: sums are in single precision. A form of a covariance that is nearly singular may be less than 0 by rounding.
-/// - cost: O(entries * D^2) per lane, a little more than half of all products. Reads every key once. Scratch per worker:
+/// - range: sums are in single precision. A form of a covariance that is nearly singular may be less than 0 by
+/// rounding.
+/// - cost: O(entries * D^2) per lane, a little more than half of all products. Reads every key once. Scratch per
+/// worker:
 ///   D rows of D floats, where D is rounded up to a multiple of 32, and 24 rows of D + 32 floats. A device takes none.
 /// - throws: `invalid_argument` if sizes differ, or if a segment of the scores is not one lane. On the host, an
 ///   exception of `combine` is passed on; then `out` is as `map` leaves scores.

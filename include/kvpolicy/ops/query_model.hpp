@@ -50,8 +50,9 @@ struct query_model {
   }
   /// Refuses a profile without the part that a scorer reads.
   static void expect_part(char const* call, char const* whose, char const* which, query_view const& part) {
-    expects(part.base != nullptr, call, [which] { return std::string("query_model.") + which; }, "null",
-            [whose] { return std::string(whose) + " reads it"; });
+    expects(
+        part.base != nullptr, call, [which] { return std::string("query_model.") + which; }, "null",
+        [whose] { return std::string(whose) + " reads it"; });
   }
 
  private:
@@ -85,9 +86,7 @@ struct pre_rope_queries : query_view {
   void check_strides(char const* call, lanes const& batch) const {
     detail::check_row_strides(call, name, *this, batch);
   }
-  void check_rows(char const* call, lanes const& batch) const {
-    detail::check_row_positions(call, name, *this, batch);
-  }
+  void check_rows(char const* call, lanes const& batch) const { detail::check_row_positions(call, name, *this, batch); }
 };
 
 /// One query head of each KV head's group, as rows of one query head for each KV head.

@@ -51,13 +51,13 @@ auto with_known_queries(SignalSet const& in, Profile const& profile, Rows const&
 /// Expected Attention (Devoto et al. 2025, arXiv:2510.00636), as kvpress has it: queries of a head are taken for normal
 /// ones, whose mean m and covariance S are those of the prompt's rows before RoPE or of a profile of the model.
 ///
-///     x_hj = s m'_h k_j + s^2 k_j^T S'_h k_j / 2      m', S': turned by the mean of RoPE's matrices at the next `future`
-///     a_hj = softmax over the entries behind the sinks of x_hj                                             positions
-///     s_j  = (mean over the group's heads h of a_hj + epsilon) |v_j|       s: 1 / sqrt(D), or the scale of `keys.logits`
+///     x_hj = s m'_h k_j + s^2 k_j^T S'_h k_j / 2      m', S': turned by the mean of RoPE's matrices at the next
+///     `future` a_hj = softmax over the entries behind the sinks of x_hj positions s_j  = (mean over the group's heads
+///     h of a_hj + epsilon) |v_j|       s: 1 / sqrt(D), or the scale of `keys.logits`
 ///
 /// It reads `query_model` where that is given, and else `pre_rope_queries`, whose rows at positions below `sinks` do
-/// not count. Entries at these positions are forced, and their attention counts as 0. Neither the soft cap nor the sinks
-/// of `keys.logits` apply. The plan has N + D + D^2 floats more for each lane, without `covariance` N + D.
+/// not count. Entries at these positions are forced, and their attention counts as 0. Neither the soft cap nor the
+/// sinks of `keys.logits` apply. The plan has N + D + D^2 floats more for each lane, without `covariance` N + D.
 struct expected_attention {
   int future = 512;  ///< positions behind the newest entry; 0: queries are taken as they are
   int sinks = 4;
@@ -73,8 +73,7 @@ struct expected_attention {
                        field{"values", &expected_attention::values});
   }
   using needs = kvpolicy::needs<keys, kvpolicy::values, any_signal_of<pre_rope_queries, query_model>>;
-  using verbs =
-      kvpolicy::verbs<ops::query_moments_t, ops::future_moments_t, ops::logits_t, ops::quadratic_form_t>;
+  using verbs = kvpolicy::verbs<ops::query_moments_t, ops::future_moments_t, ops::logits_t, ops::quadratic_form_t>;
   static constexpr granularity decides = granularity::lane;
   static constexpr bool any_order = true;
   static constexpr bool prompts_only = true;

@@ -23,8 +23,7 @@ struct expected_margin {
 
   static constexpr auto name = "expected_margin";
   static constexpr auto fields() {
-    return make_fields(field{"covariance", &expected_margin::covariance},
-                       field{"thresholds", &expected_margin::table});
+    return make_fields(field{"covariance", &expected_margin::covariance}, field{"thresholds", &expected_margin::table});
   }
   using needs = kvpolicy::needs<keys, query_model>;
   using verbs = kvpolicy::verbs<ops::logits_t, ops::quadratic_form_t>;

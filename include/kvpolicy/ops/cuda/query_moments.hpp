@@ -109,7 +109,8 @@ struct query_squares_kernel {
       }
       block.sync();
       for (int i = 0; i < tile; ++i) count += there[i];
-      for (int i = block.thread(); i < tile * tile; i += block.threads()) add(left + i / tile, right + i % tile, sums[i]);
+      for (int i = block.thread(); i < tile * tile; i += block.threads())
+        add(left + i / tile, right + i % tile, sums[i]);
     }
     block.sync();
     float* const to = out.square.row(one) + std::int64_t{head} * rows.dims * rows.dims;
@@ -183,9 +184,9 @@ struct implementation<ops::future_moments_t, Backend> {
   static void run(Executor& exec, lanes const& batch, query_model const& from, int future,
                   moments_of_queries const& out) {
     int const group = from.mean.heads / batch.heads;
-    exec.launch(launch_shape{batch.size() * group, exec.threads().entry,
-                             detail::future_moments_kernel::shared(from.mean.dims)},
-                detail::future_moments_kernel{batch, {from, future}, group, out});
+    exec.launch(
+        launch_shape{batch.size() * group, exec.threads().entry, detail::future_moments_kernel::shared(from.mean.dims)},
+        detail::future_moments_kernel{batch, {from, future}, group, out});
   }
 };
 

@@ -16,8 +16,8 @@ namespace detail {
 /// a block and the transposed rows are the two sides of a product.
 class head_moments {
  public:
-  static constexpr int at_once = 128;        ///< rows
-  static constexpr int block = most_rows;    ///< channels of a block: 32
+  static constexpr int at_once = 128;      ///< rows
+  static constexpr int block = most_rows;  ///< channels of a block: 32
 
   static std::size_t scratch(int dims) {
     auto const all = static_cast<std::size_t>(padded(dims));
