@@ -98,6 +98,8 @@ COVER = [
     ("ops/*/logits.hpp", "ops/logits"),
     ("ops/*/mean_row.hpp", "ops/mean_row methods"),
     ("ops/*/redundancy.hpp", "ops/redundancy methods"),
+    ("ops/*/quadratic_form.hpp", "device/moments scorers/expected_attention"),
+    ("ops/*query_moments.hpp", "device/moments scorers/expected_attention"),
     ("ops/*normalise.hpp", "ops/normalise scorers/stages/small_stages"),
     ("ops/*block_scores.hpp", "device/block_verbs scorers/stages/blocks"),
     ("ops/*add_shares.hpp", "device/block_verbs methods"),

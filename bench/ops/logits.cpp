@@ -5,6 +5,8 @@
 #include <kvpolicy/ops/future_queries.hpp>
 #include <kvpolicy/ops/host/add_shares.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
+#include <kvpolicy/ops/host/quadratic_form.hpp>
+#include <kvpolicy/ops/host/query_moments.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
 #include <kvpolicy/ops/logits.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
@@ -352,5 +354,92 @@ BENCHMARK(projected_norm)
     ->ArgsProduct({{2176}, {0}, {1, 2}})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
+
+/// A matrix of each lane, against Eigen's product of it and the keys; keys of 16 bits have Eigen's product of floats.
+void quadratic_form(benchmark::State& state) {
+  fixture on(state, 1);
+  on.exec.reserve(kv::implementation<kv::ops::quadratic_form_t, kv::host>::scratch(bench::one_layer, on.entries));
+  int const dims = on.cache.k.channels, lanes = on.cache.lanes.size();
+  std::vector<float> square(static_cast<std::size_t>(lanes) * static_cast<std::size_t>(dims * dims));
+  bench::noise from(3);
+  for (float& each : square) each = from.uniform();
+  kv::query_view const matrix{.base = reinterpret_cast<std::byte const*>(square.data()),
+                              .dims = dims,
+                              .head = std::int64_t{4} * dims * dims,
+                              .row = std::int64_t{4} * dims,
+                              .heads = lanes,
+                              .rows = dims};
+  std::vector<float> keys(static_cast<std::size_t>(lanes) * static_cast<std::size_t>(on.entries * dims), 0.5f);
+  std::vector<float> product(static_cast<std::size_t>(on.threads) * static_cast<std::size_t>(on.entries * dims));
+  auto const eigen = [&](int lane, int worker) {
+    std::int64_t const of_lane = std::int64_t{on.entries} * dims;
+    bench::peers::eigen_product(keys.data() + lane * of_lane, square.data() + std::int64_t{lane} * dims * dims,
+                                on.entries, dims, dims, product.data() + worker * of_lane);
+  };
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::quadratic_form(on.exec, kv::keys_of(on.cache), matrix, kv::replaced{}, on.scores); },
+      [&] { on.exec.for_each(lanes, eigen); });
+  state.counters["of_eigen"] = taken.ratio(1, 0);
+  state.counters["verb_us"] = 1e6 * taken.least(0);
+}
+BENCHMARK(quadratic_form)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{4096}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// The moments of a prompt's query rows, against Eigen's product of the rows with themselves, channel by channel.
+void query_moments(benchmark::State& state) {
+  fixture on(state, 4096);
+  on.exec.reserve(kv::implementation<kv::ops::query_moments_t, kv::host>::scratch(bench::one_layer, on.entries));
+  int const dims = on.cache.k.channels, lanes = on.cache.lanes.size(), rows = 4096, group = bench::one_layer.group();
+  std::vector<float> mean(static_cast<std::size_t>(lanes * group * dims)),
+      square(mean.size() * static_cast<std::size_t>(dims));
+  auto const of_lanes = [&](std::vector<float>& of) {
+    return kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, of.data(),
+                                 static_cast<std::int64_t>(of.size()) / lanes)
+        .rows;
+  };
+  kv::moments_of_queries const out{of_lanes(mean), of_lanes(square)};
+  std::vector<float> columns(static_cast<std::size_t>(dims * rows), 0.5f),
+      product(static_cast<std::size_t>(on.threads) * static_cast<std::size_t>(dims * dims));
+  auto const eigen = [&](int, int worker) {
+    bench::peers::eigen_product(columns.data(), columns.data(), dims, rows, dims,
+                                product.data() + std::int64_t{worker} * dims * dims);
+  };
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::query_moments(on.exec, on.cache.lanes, on.queries.view(false), 4, out); },
+      [&] { on.exec.for_each(lanes * group, eigen); });
+  state.counters["of_eigen"] = taken.ratio(1, 0);
+  state.counters["verb_us"] = 1e6 * taken.least(0);
+}
+BENCHMARK(query_moments)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{4096}, {0, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// The turned moments of a layer, which depend on no entry.
+void future_moments(benchmark::State& state) {
+  fixture on(state, 1);
+  on.exec.reserve(kv::implementation<kv::ops::future_moments_t, kv::host>::scratch(bench::one_layer, on.entries));
+  int const dims = on.cache.k.channels, lanes = on.cache.lanes.size();
+  std::vector<float> mean(static_cast<std::size_t>(lanes * dims)), square(mean.size() * static_cast<std::size_t>(dims));
+  auto const of_lanes = [&](std::vector<float>& of) {
+    return kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, of.data(),
+                                 static_cast<std::int64_t>(of.size()) / lanes)
+        .rows;
+  };
+  kv::moments_of_queries const out{of_lanes(mean), of_lanes(square)};
+  kv::query_model const model = out.model(on.cache.lanes, dims, {});
+  auto const taken =
+      bench::in_turn(state, [&] { kv::ops::future_moments(on.exec, on.cache.lanes, model, 512, out); }, [] {});
+  bench::report_share(state, taken, 0, 1);  // of what nobody waits for
+}
+BENCHMARK(future_moments)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{4096}, {0}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
 
 }  // namespace

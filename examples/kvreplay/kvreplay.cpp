@@ -116,13 +116,11 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   std::optional<head_numbers> importance;
   if (!important.empty()) importance.emplace(of, important, table_of::layers);
   std::string const text = with.spec.empty() ? spec.text() : special ? special->text() : with.spec;
-  std::string const directed = rows_in(text, known);
-  std::optional<head_numbers> rows;
-  if (!directed.empty()) rows.emplace(of, directed, table_of::rows);
+  rows_of_spec rows(of, text, known);
   auto const policy_of = [&](std::vector<int> const& layers) {
     if (shares) known.table(kv::to_string(shared->table), shares->table(layers));
     if (importance) known.table(important, importance->table(layers));
-    if (rows) known.table(directed, kv::rows_of_heads{rows->table(layers), of.shape().head_dim});
+    rows.join(known, layers);
     return with.spec.empty() ? spec.read([&] { return known.parse(spec.text()); }) : known.parse(text);
   };
   any_policy const policy = policy_of({});

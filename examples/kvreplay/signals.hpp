@@ -4,6 +4,7 @@
 
 #include "birth_numbers.hpp"
 #include "memory.hpp"
+#include "query_profile.hpp"
 
 namespace kvreplay {
 
@@ -22,7 +23,7 @@ class offers {
     reads_queries_ = std::find(reads.begin(), reads.end(), kv::queries::name) != reads.end();
     bool const born = std::find(reads.begin(), reads.end(), kv::birth_score::name) != reads.end();
     if (born) birth_.read(of, policy.score.field_text("name").value_or(""));
-    if (std::find(reads.begin(), reads.end(), kv::query_model::name) != reads.end()) check_query_model();
+    profile_.look_at(of, policy, reads);
   }
 
   /// Finds out from the state's columns which query rows the policy needs: a number of last rows, the rows of every
@@ -48,9 +49,11 @@ class offers {
     if (birth_.there()) all.add(born_ = {birth_.numbers(begin, end)});
     if (!trace_.stale_begin.empty()) offer_stale(all);
     if (trace_.query_rows && with_.how == mode::prefill) offer_external_rows(all);
-    if (trace_.query_mean && trace_.query_radius) {
-      model_ = {row_of_each_head(trace_.query_mean), row_of_each_head(trace_.query_radius), trace_.rope()};
-      all.add(model_);
+    if (profile_.is_given()) all.add(profile_.model());
+    if (profile_.is_computed()) {
+      check_rows(trace_.pre_rope_queries, 0, end);
+      before_rope_ = {rows_of(trace_.pre_rope_queries, 0, end, 0), trace_.rope()};
+      all.add(before_rope_);
     }
     if (trace_.output_projection) all.add(projection_ = projection());
     if (trace_.value_norms) all.add(norms_ = {of_entries(trace_.value_norms, norm_values_, held)});
@@ -131,22 +134,6 @@ class offers {
       external_rows_.lse = {external_lse_.data(), 0, std::int64_t{rows} * trace_.shape().query_heads, rows};
     }
     to.add(external_rows_);
-  }
-
-  void check_query_model() const {
-    if (!trace_.query_mean) refuse("query_model.mean", "missing", "the policy reads it");
-    if (!trace_.query_radius) refuse("query_model.radius", "missing", "the policy reads it");
-    kv::expects(trace_.names_rope(), "kvreplay", "metadata rope_theta", "missing",
-                "the policy turns the mean queries as the model does");
-  }
-  [[nodiscard]] static kv::query_view row_of_each_head(array const& from) {
-    return {.base = from.data,
-            .element = from.element,
-            .dims = static_cast<int>(from.shape[2]),
-            .layer = from.stride(0),
-            .head = from.stride(1),
-            .heads = static_cast<int>(from.shape[1]),
-            .rows = 1};
   }
 
   [[nodiscard]] kv::query_view rows_of(array const& from, int first, int rows, int entry) const {
@@ -245,7 +232,8 @@ class offers {
   kv::external_scores external_;
   kv::log_beta log_beta_;
   kv::external_queries external_rows_;
-  kv::query_model model_;
+  profile_of_queries profile_;
+  kv::pre_rope_queries before_rope_;
   kv::output_projection projection_;
   kv::value_norms norms_;
   std::vector<float> norm_values_;

@@ -110,6 +110,8 @@
 #include <kvpolicy/ops/host/page_scores.hpp>
 #include <kvpolicy/ops/host/pair_norms.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/quadratic_form.hpp>
+#include <kvpolicy/ops/host/query_moments.hpp>
 #include <kvpolicy/ops/host/redundancy.hpp>
 #include <kvpolicy/ops/host/rerotate.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
@@ -155,6 +157,8 @@
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
+#include <kvpolicy/scorers/expected_attention.hpp>
+#include <kvpolicy/scorers/expected_margin.hpp>
 #include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/finch.hpp>
 #include <kvpolicy/scorers/full.hpp>

@@ -12,6 +12,8 @@ static_assert(scorer<carried>);
 static_assert(scorer<dapq>);
 static_assert(scorer<db_trim_kv>);
 static_assert(scorer<keydiff>);
+static_assert(scorer<expected_attention>);
+static_assert(scorer<expected_margin>);
 static_assert(scorer<external>);
 static_assert(scorer<fast_kvzip>);
 static_assert(scorer<full>);

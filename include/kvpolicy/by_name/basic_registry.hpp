@@ -234,7 +234,7 @@ class basic_registry {
   [[nodiscard]] basic_any_admission<Executor> admission_of(std::vector<spec_part> const& spec) const {
     spec_part const& from = spec.front();
     auto const* const system = parts_.find_system(from);
-    if (system != nullptr) return detail::read_admission(spec, system->make(from).first, parts_.others, true);
+    if (system != nullptr) return detail::read_admission(spec, system->make(from, parts_).first, parts_.others, true);
     spec_parts none;
     auto const& found = parts_.find("an admission", from, parts_.admitting, parts_.scorers, parts_.admissions);
     if (found.is_system) detail::refuse_spec(from.column, from.name, "it is a name for the parts of an eviction");
@@ -247,7 +247,7 @@ class basic_registry {
   [[nodiscard]] std::string spell_admission(spec_part const& from) const {
     auto const* const system = parts_.find_system(from);
     if (system == nullptr) detail::refuse_spec(from.column, from.name, "it is no system of an admission");
-    return system->make(from).second;
+    return system->make(from, parts_).second;
   }
   /// The selection that the parts of a section describe.
   [[nodiscard]] basic_any_selection<Executor> selection_of(std::vector<spec_part> spec) const {

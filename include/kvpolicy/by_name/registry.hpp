@@ -8,6 +8,8 @@
 #include <kvpolicy/scorers/carried.hpp>
 #include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
+#include <kvpolicy/scorers/expected_attention.hpp>
+#include <kvpolicy/scorers/expected_margin.hpp>
 #include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/finch.hpp>
 #include <kvpolicy/scorers/full.hpp>
@@ -71,7 +73,8 @@ template <executor Executor = host_executor>
   all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
   all.add(dynamic_kv{}).add(cake_with_moments{}).add(finch{});
   all.add(cur{}).add(lag_kv{}).add(lazy_layers{}).add(simlayer_kv{});
-  all.add(kvzap{}).add(attention_gate{});
+  all.add(expected_attention{}).add(expected_margin{});
+  all.add(kvzap{}).add(attention_gate{}).add(ada_ea{});
   all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{}).add_stage(blocks<full>{});
   all.add_stage(times_norm_by_name<full>{}).add_stage(normalised<full>{}).add_stage(pooled<full>{});
   all.add_stage(noise<full>{}).add_stage(decayed<full>{}).add_stage(mix_by_name<full>{}).add_stage(critical<full>{});

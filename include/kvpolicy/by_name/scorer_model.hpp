@@ -33,6 +33,8 @@
 #include <kvpolicy/ops/host/pair_norms.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
 #include <kvpolicy/ops/host/projected_norm.hpp>
+#include <kvpolicy/ops/host/quadratic_form.hpp>
+#include <kvpolicy/ops/host/query_moments.hpp>
 #include <kvpolicy/ops/host/redundancy.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>

@@ -43,6 +43,8 @@
 #include <kvpolicy/ops/cuda/pair_norms.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>
 #include <kvpolicy/ops/cuda/projected_norm.hpp>
+#include <kvpolicy/ops/cuda/quadratic_form.hpp>
+#include <kvpolicy/ops/cuda/query_moments.hpp>
 #include <kvpolicy/ops/cuda/redundancy.hpp>
 #include <kvpolicy/ops/cuda/rerotate.hpp>
 #include <kvpolicy/ops/cuda/residual.hpp>
