@@ -148,6 +148,15 @@ TEST_SUITE("device/policies") {
       kv::openvino const score{.start = 2, .recent = 5, .block = 3, .adaptive = adaptive, .cover = 0.6, .crush = 2};
       agree("openvino", kv::eviction{.score = score, .budget = kv::per_lane{12}});  // and two blocks on top
     }
+    for (auto const of : {kv::leverage_of::product, kv::leverage_of::mean}) {
+      agree("cur", kv::eviction{.score = kv::cur{.sinks = 1, .block = 4, .of = of}, .budget = kv::per_lane{9}});
+    }
+    agree("lag_kv", kv::eviction{.score = kv::lag_kv{.lag = 4, .sinks = 1}, .budget = kv::per_lane{12}});
+    kv::lazy_layers const ends{.threshold = 0.3f, .initial = 1, .recent = 5};
+    kv::at_least const stays{0.5f};
+    agree("lazy_layers", kv::eviction{.score = ends, .budget = kv::unlimited{}, .pick = stays});
+    kv::normalised const ranked{.score_of = kv::knorm{}, .how = kv::normalising::rank, .block = 4};
+    agree("ranks", kv::eviction{.score = ranked, .protect = kv::sinks{1}, .budget = kv::per_lane{8}});
     agree("recency", kv::eviction{.score = kv::recency{}, .protect = kv::sinks{2}, .budget = kv::per_lane{7}});
     // The stages that change scores, each once.
     using smooth = kv::pooled<kv::normalised<kv::times_norm<kv::snapkv>>>;
