@@ -33,8 +33,17 @@ inline void replay_selection(options const& with, trace& of, any_selection const
   return {};
 }
 
+/// The table of the importance of layers that the system of a spec shares a budget out by, if the trace has it.
+[[nodiscard]] inline std::string importance_of_system(kv::spec_part const& system, trace const& from) {
+  kv::compress_kv fields;
+  if (system.name != fields.name) return {};
+  kv::detail::set_fields(fields, system);
+  std::string const table = kv::to_string(fields.importance);
+  return from.table.count(table) != 0 ? table : std::string();
+}
+
 /// The table of the importance of layers that the budget of a spec names; empty if it names none.
-[[nodiscard]] inline std::string importance_in(std::string const& spec) {
+[[nodiscard]] inline std::string importance_in(std::string const& spec, trace const& from) {
   std::string table;
   bool by_importance = false;
   auto const sections = kv::split_sections(spec);
@@ -45,7 +54,7 @@ inline void replay_selection(options const& with, trace& of, any_selection const
       if (each.name == "by") by_importance = each.value == kv::to_string(kv::sharing::importance);
     }
   }
-  return by_importance ? table : std::string();
+  return by_importance ? table : importance_of_system(sections.front().parts.front(), from);
 }
 
 /// The table of rows of heads, or of numbers of query heads, that the scorer or the system of a spec reads.

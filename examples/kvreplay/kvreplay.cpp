@@ -112,7 +112,7 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   if (shared) shares.emplace(of, with, kv::to_string(shared->table));
   token_tables tokens;
   if (!with.spec.empty() || asked.keeps_prompt) tokens.join(known, of, with.spec.empty() ? spec.text() : with.spec);
-  std::string const important = with.spec.empty() ? std::string() : importance_in(with.spec);
+  std::string const important = importance_in(with.spec.empty() ? spec.text() : with.spec, of);
   std::optional<head_numbers> importance;
   if (!important.empty()) importance.emplace(of, important, table_of::layers);
   std::string const text = with.spec.empty() ? spec.text() : special ? special->text() : with.spec;

@@ -197,6 +197,7 @@
 #include <kvpolicy/scorers/tova.hpp>
 #include <kvpolicy/scorers/tri_attention.hpp>
 #include <kvpolicy/scorers/trim_kv.hpp>
+#include <kvpolicy/scorers/voted_attention.hpp>
 #include <kvpolicy/scorers/window_attention.hpp>
 #include <kvpolicy/scorers/write_gate.hpp>
 #include <kvpolicy/selection/plan.hpp>

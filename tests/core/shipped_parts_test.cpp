@@ -47,6 +47,7 @@ static_assert(scorer<tova>);
 static_assert(scorer<tri_attention>);
 static_assert(scorer<trim_kv>);
 static_assert(scorer<trim_kv_norm>);
+static_assert(scorer<voted_attention>);
 static_assert(scorer<window_attention>);
 static_assert(scorer<write_gate>);
 

@@ -59,7 +59,7 @@ struct cake {
       kv::host_executor exec;
       shown of(cache.lanes(), numbers.data());
       int shares[2];
-      kv::moments{tau1, tau2, 2}.allot(exec, of, kv::by_lane<int>{shares, 0, 1, 0});
+      kv::moments{.tau1 = tau1, .tau2 = tau2, .window = 2}.allot(exec, of, kv::by_lane<int>{shares, 0, 1, 0});
       CHECK(shares[0] == static_cast<int>(most));  // 2 + 3.9 and 2 + 3.6, of which 4 are left to share
       CHECK(shares[1] == 2);
     }

@@ -76,14 +76,13 @@ class basic_registry {
       if (each.reduces) made.info.decides = each.reduces->decides;
       if (each.is_critical) parts_.template add_needs<critical<full>::needs>(made.info);
     }
+    if constexpr (detail::reads_rows<System>) made.info.rows_field = detail::table_field<System>();
     made.info.has_no_budget = joined.pick.has_no_budget();
     if constexpr (requires { System::when; }) made.info.when = System::when;
     if constexpr (requires { System::prompts_only; }) made.info.prompts_only = System::prompts_only;
     made.is_system = true;
-    made.make = [defaults](spec_part const& from, spec_parts& with, detail::registered_parts<Executor> const&) {
-      System chosen = defaults;
-      detail::set_fields(chosen, from);
-      detail::check_parsed(chosen, from.column);
+    made.make = [defaults](spec_part const& from, spec_parts& with, detail::registered_parts<Executor> const& in) {
+      System const chosen = in.read(defaults, from);
       if constexpr (requires { System::adds_protection; }) {
         if (with.protect.count == any_protection::most) {
           detail::refuse_spec(from.column, from.name, "at most eight protections are joined, its own included");

@@ -6,6 +6,7 @@
 #include <kvpolicy/by_name/systems.hpp>
 #include <kvpolicy/parts/moments.hpp>
 #include <kvpolicy/scorers/cake.hpp>
+#include <kvpolicy/scorers/voted_attention.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -63,6 +64,43 @@ struct critical_ada_kv {
   }
 
   friend bool operator==(critical_ada_kv const&, critical_ada_kv const&) = default;
+};
+
+/// CompressKV (Lin et al. 2025, arXiv:2508.02401): its scores, one set for all heads of a layer, and shares of layers
+/// in proportion to their importance, where the registry has that table. A spec may say other shares.
+struct compress_kv {
+  int window = 8;
+  pooling pool = avg_pool{5};
+  label table{{"voters"}};
+  rows_of_heads weights{};  ///< that table
+  label importance{{"importance"}};
+  int floor = 32;
+  double cap = 3;
+
+  static constexpr auto name = "compress_kv";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"window", &compress_kv::window}, field{"pool", &compress_kv::pool},
+                       field{"voters", &compress_kv::table}, field{"importance", &compress_kv::importance},
+                       field{"floor", &compress_kv::floor}, field{"cap", &compress_kv::cap});
+  }
+  void use_table(rows_of_heads const& named) { weights = named; }
+  void check(char const* call) const {
+    detail::check_scorer_of(*this, call);
+    detail::check_proportion(call, 0, floor, cap);
+  }
+  [[nodiscard]] constexpr voted_attention scorer() const { return {window, pool, table, weights}; }
+  void join(spec_parts& parts) const {
+    parts.add(reduce_lanes<full>{{}, granularity::layer, reduction::sum});
+    if (parts.limit.by != sharing::fixed || importance == label{}) return;
+    parts.limit.by = sharing::importance;
+    parts.limit.table = importance;
+    parts.limit.least = floor;
+    parts.limit.cap = cap;
+    parts.shares_if_table = true;
+  }
+
+  friend bool operator==(compress_kv const&, compress_kv const&) = default;
 };
 
 /// CAKE (Qin et al. 2025, arXiv:2503.12491): its scores, and shares of layers by the entropy and the variance of their

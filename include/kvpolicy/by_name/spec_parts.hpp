@@ -35,6 +35,7 @@ struct spec_parts {
   any_budget limit{};
   any_trigger trigger{};
   any_pick pick{};
+  bool shares_if_table = false;       ///< a system's shares by importance are there if the registry has its table
   std::string shared_by{};            ///< the allotter that a system has: "hits"; empty: none
   std::vector<spec_stage> stages{};   ///< in the order in which they apply
   spec_part const* budget = nullptr;  ///< the part that is the budget; null: there is none
