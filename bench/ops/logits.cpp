@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // logits of 32 rows against the peak of the multiply-add, of one row against a read of the keys, and mean_row against
-// one; a decision of KeyDiff, which is both verbs, against two reads; and redundancy against Eigen's product of the
-// keys with themselves.
+// one; a decision of KeyDiff, which is both verbs, against two reads; and redundancy and projected_norm against Eigen's
+// products of the same rows.
 #include <kvpolicy/ops/future_queries.hpp>
 #include <kvpolicy/ops/host/add_shares.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
 #include <kvpolicy/ops/host/lag_spread.hpp>
+#include <kvpolicy/ops/host/quadratic_form.hpp>
+#include <kvpolicy/ops/host/query_moments.hpp>
 #include <kvpolicy/ops/host/row_stats.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
 #include <kvpolicy/ops/logits.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
 #include <kvpolicy/ops/normalise.hpp>
 #include <kvpolicy/ops/pair_norms.hpp>
+#include <kvpolicy/ops/projected_norm.hpp>
 #include <kvpolicy/ops/redundancy.hpp>
 #include <kvpolicy/ops/visit_attention.hpp>
+#include <numeric>
 
 #include "checks.hpp"
 #include "measure.hpp"
@@ -357,5 +361,139 @@ BENCHMARK(similarity)
     ->ArgsProduct({{2176}, {0}, {1, 2}})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
+
+/// Values after an output projection of 1,024 channels, against Eigen's product with the columns of each query head.
+void projected_norm(benchmark::State& state) {
+  fixture on(state, 1);
+  on.exec.reserve(kv::implementation<kv::ops::projected_norm_t, kv::host>::scratch(bench::one_layer, on.entries));
+  constexpr int width = 1024;
+  int const dims = on.cache.v.channels, heads = bench::one_layer.query_heads, group = bench::one_layer.group();
+  std::vector<float> weights(static_cast<std::size_t>(width * heads * dims)), apart(weights.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(i * 37 % 101) / 101.0f - 0.5f;
+  for (std::size_t i = 0; i < weights.size(); ++i) {  // [head][channel][d]
+    std::size_t const d = i % static_cast<std::size_t>(dims), c = i / static_cast<std::size_t>(dims) % width;
+    std::size_t const h = i / static_cast<std::size_t>(dims) / width;
+    apart[i] = weights[(c * static_cast<std::size_t>(heads) + h) * static_cast<std::size_t>(dims) + d];
+  }
+  auto const by = kv::output_projection_of(weights.data(), kv::codec::f32, width, bench::one_layer);
+  auto const* const values = reinterpret_cast<float const*>(on.cache.v.row(0, {}, 0));
+  std::vector<float> product(static_cast<std::size_t>(on.threads) * static_cast<std::size_t>(on.entries) * width);
+  auto const eigen = [&](int lane, int worker) {
+    for (int h = lane * group; h < (lane + 1) * group; ++h) {
+      bench::peers::eigen_product(values + std::int64_t{lane} * on.entries * dims,
+                                  apart.data() + std::int64_t{h} * width * dims, on.entries, dims, width,
+                                  product.data() + std::int64_t{worker} * on.entries * width);
+    }
+  };
+  auto const run = [&] {
+    kv::ops::projected_norm(on.exec, kv::values_of(on.cache), by, {}, kv::replaced{}, on.scores);
+  };
+  run();
+  double expected = 0;  // of the last entry of lane 0
+  for (int h = 0; h < group; ++h) {
+    for (int c = 0; c < width; ++c) {
+      float const* const row = apart.data() + (std::int64_t{h} * width + c) * dims;
+      float const* const value = values + std::int64_t{on.entries - 1} * dims;
+      expected += std::abs(std::inner_product(row, row + dims, value, 0.0)) / group;
+    }
+  }
+  double const found = static_cast<double>(on.values[static_cast<std::size_t>(on.entries) - 1]);
+  if (std::abs(found - expected) > 1e-4 * expected) return state.SkipWithError("wrong result");
+  auto const taken = bench::in_turn(state, run, [&] { on.exec.for_each(on.cache.lanes.size(), eigen); });
+  state.counters["of_eigen"] = taken.ratio(1, 0);
+  state.counters["verb_us"] = 1e6 * taken.least(0);
+}
+BENCHMARK(projected_norm)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{2176}, {0}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// A matrix of each lane, against Eigen's product of it and the keys; keys of 16 bits have Eigen's product of floats.
+void quadratic_form(benchmark::State& state) {
+  fixture on(state, 1);
+  on.exec.reserve(kv::implementation<kv::ops::quadratic_form_t, kv::host>::scratch(bench::one_layer, on.entries));
+  int const dims = on.cache.k.channels, lanes = on.cache.lanes.size();
+  std::vector<float> square(static_cast<std::size_t>(lanes) * static_cast<std::size_t>(dims * dims));
+  bench::noise from(3);
+  for (float& each : square) each = from.uniform();
+  kv::query_view const matrix{.base = reinterpret_cast<std::byte const*>(square.data()),
+                              .dims = dims,
+                              .head = std::int64_t{4} * dims * dims,
+                              .row = std::int64_t{4} * dims,
+                              .heads = lanes,
+                              .rows = dims};
+  std::vector<float> keys(static_cast<std::size_t>(lanes) * static_cast<std::size_t>(on.entries * dims), 0.5f);
+  std::vector<float> product(static_cast<std::size_t>(on.threads) * static_cast<std::size_t>(on.entries * dims));
+  auto const eigen = [&](int lane, int worker) {
+    std::int64_t const of_lane = std::int64_t{on.entries} * dims;
+    bench::peers::eigen_product(keys.data() + lane * of_lane, square.data() + std::int64_t{lane} * dims * dims,
+                                on.entries, dims, dims, product.data() + worker * of_lane);
+  };
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::quadratic_form(on.exec, kv::keys_of(on.cache), matrix, kv::replaced{}, on.scores); },
+      [&] { on.exec.for_each(lanes, eigen); });
+  state.counters["of_eigen"] = taken.ratio(1, 0);
+  state.counters["verb_us"] = 1e6 * taken.least(0);
+}
+BENCHMARK(quadratic_form)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{4096}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// The moments of a prompt's query rows, against Eigen's product of the rows with themselves, channel by channel.
+void query_moments(benchmark::State& state) {
+  fixture on(state, 4096);
+  on.exec.reserve(kv::implementation<kv::ops::query_moments_t, kv::host>::scratch(bench::one_layer, on.entries));
+  int const dims = on.cache.k.channels, lanes = on.cache.lanes.size(), rows = 4096, group = bench::one_layer.group();
+  std::vector<float> mean(static_cast<std::size_t>(lanes * group * dims)),
+      square(mean.size() * static_cast<std::size_t>(dims));
+  auto const of_lanes = [&](std::vector<float>& of) {
+    return kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, of.data(),
+                                 static_cast<std::int64_t>(of.size()) / lanes)
+        .rows;
+  };
+  kv::moments_of_queries const out{of_lanes(mean), of_lanes(square)};
+  std::vector<float> columns(static_cast<std::size_t>(dims * rows), 0.5f),
+      product(static_cast<std::size_t>(on.threads) * static_cast<std::size_t>(dims * dims));
+  auto const eigen = [&](int, int worker) {
+    bench::peers::eigen_product(columns.data(), columns.data(), dims, rows, dims,
+                                product.data() + std::int64_t{worker} * dims * dims);
+  };
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::query_moments(on.exec, on.cache.lanes, on.queries.view(false), 4, out); },
+      [&] { on.exec.for_each(lanes * group, eigen); });
+  state.counters["of_eigen"] = taken.ratio(1, 0);
+  state.counters["verb_us"] = 1e6 * taken.least(0);
+}
+BENCHMARK(query_moments)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{4096}, {0, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// The turned moments of a layer, which depend on no entry.
+void future_moments(benchmark::State& state) {
+  fixture on(state, 1);
+  on.exec.reserve(kv::implementation<kv::ops::future_moments_t, kv::host>::scratch(bench::one_layer, on.entries));
+  int const dims = on.cache.k.channels, lanes = on.cache.lanes.size();
+  std::vector<float> mean(static_cast<std::size_t>(lanes * dims)), square(mean.size() * static_cast<std::size_t>(dims));
+  auto const of_lanes = [&](std::vector<float>& of) {
+    return kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, of.data(),
+                                 static_cast<std::int64_t>(of.size()) / lanes)
+        .rows;
+  };
+  kv::moments_of_queries const out{of_lanes(mean), of_lanes(square)};
+  kv::query_model const model = out.model(on.cache.lanes, dims, {});
+  auto const taken =
+      bench::in_turn(state, [&] { kv::ops::future_moments(on.exec, on.cache.lanes, model, 512, out); }, [] {});
+  bench::report_share(state, taken, 0, 1);  // of what nobody waits for
+}
+BENCHMARK(future_moments)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{4096}, {0}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
 
 }  // namespace

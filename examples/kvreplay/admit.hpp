@@ -6,14 +6,16 @@
 #include "dual_memory.hpp"
 #include "gathered.hpp"
 #include "named.hpp"
+#include "query_profile.hpp"
 
 namespace kvreplay {
 
 /// What a table of the trace has, and who reads it: a number of each head an admission, of each head or layer a budget,
-/// and a row of each head a scorer.
-enum class table_of { heads, layers, rows };
+/// and a row of each head or a number of each query head a scorer.
+enum class table_of { heads, layers, rows, query_heads };
 
-/// One number for every KV head of every layer, [L,Hkv], or for every layer, [L]; or a row of numbers, [L,Hkv,D].
+/// One number for every KV head of every layer, [L,Hkv], or for every layer, [L]; or a row of numbers, [L,Hkv,D], or of
+/// those of the query heads of a KV head, [L,Hq].
 class head_numbers {
  public:
   /// From a file with a single tensor or one named `retrieval`.
@@ -27,7 +29,10 @@ class head_numbers {
   }
   /// From the tensor `table.NAME` of the trace.
   head_numbers(trace const& of, std::string const& name, table_of what = table_of::heads)
-      : heads_(of.shape().kv_heads), width_(what == table_of::rows ? of.shape().head_dim : 1) {
+      : heads_(of.shape().kv_heads),
+        width_(what == table_of::rows          ? of.shape().head_dim
+               : what == table_of::query_heads ? of.shape().group()
+                                               : 1) {
     auto const found = of.table.find(name);
     char const* const reader = what == table_of::heads    ? "the admission reads it"
                                : what == table_of::layers ? "the budget reads it"
@@ -36,6 +41,7 @@ class head_numbers {
     take(found->second, "table." + name, of.shape(), what);
   }
 
+  [[nodiscard]] int width() const { return width_; }
   /// The numbers of some layers, which live as long as this object.
   [[nodiscard]] kv::by_lane<float const> table(std::vector<int> const& layers) {
     std::vector<float>& made = tables_.emplace_back();
@@ -48,15 +54,17 @@ class head_numbers {
 
  private:
   void take(array const& table, std::string const& name, kv::shape const& model, table_of what = table_of::heads) {
-    std::vector<std::int64_t> wanted{model.layers, model.kv_heads};
+    bool const of_queries = what == table_of::query_heads;
+    std::vector<std::int64_t> wanted{model.layers, of_queries ? model.query_heads : model.kv_heads};
     if (what == table_of::rows) wanted.push_back(model.head_dim);
     bool const by_layer = what == table_of::layers && table.shape.size() == 1 && table.shape[0] == model.layers;
     if (!by_layer && !std::equal(table.shape.begin(), table.shape.end(), wanted.begin(), wanted.end())) {
       std::string shape;
       for (std::int64_t const each : table.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(each);
       refuse(name, "shape [" + shape + "]",
-             "the trace has " + std::to_string(model.layers) + " layers of " + std::to_string(model.kv_heads) +
-                 " KV heads" + (what == table_of::rows ? " of " + std::to_string(width_) + " channels" : ""));
+             "the trace has " + std::to_string(model.layers) + " layers of " + std::to_string(wanted[1]) +
+                 (of_queries ? " query heads" : " KV heads") +
+                 (what == table_of::rows ? " of " + std::to_string(width_) + " channels" : ""));
     }
     std::int64_t const wrong = table.first_not_finite(0, table.count());
     if (wrong >= 0) refuse(name, kv::to_string(table.value(wrong)), "it is finite");
@@ -101,6 +109,8 @@ class admission_replay {
         left_(with, of, found_),
         admitted_(size(memory_.lanes())) {
     if (reads(kv::birth_score::name)) born_.read(of, policy_.score.field_text("name").value_or(""));
+    profile_.look_at(of, policy_, policy_.score.signals());
+    if (profile_.is_given()) ordinals_.resize(size(std::max(window_ + page, of.entries())));
     policy_.window = window_;  // at most as many rows as there are tokens
     state_.emplace(kv::make_state(exec_, policy_, both_));
     plans_.emplace(kv::make_plan(exec_, policy_, both_));
@@ -143,12 +153,13 @@ class admission_replay {
     kv::plan<executor> decided = kv::make_plan(exec_, policy_, chunk);
     stopwatch watch;
     observe(chunk.lanes, of_fresh, 0, tokens);
-    kv::decide(exec_, policy_, kv::signals{chunk.lanes}, of_fresh, decided);
+    with_signals(chunk.lanes, 0, [&](auto const& in) { kv::decide(exec_, policy_, in, of_fresh, decided); });
     examples::settle(exec_);
     found_.report = decided.report();
     found_.ms.decide += watch.lap();
-    kv::ingest(exec_, policy_, kv::signals{both_.window.lanes}, chunk, of_fresh, decided, both_, *state_, *plans_,
-               &stats_);
+    with_signals(both_.window.lanes, 0, [&](auto const& in) {
+      kv::ingest(exec_, policy_, in, chunk, of_fresh, decided, both_, *state_, *plans_, &stats_);
+    });
     examples::settle(exec_);
     arrived_ = tokens;
     note(stats_, 0, event_step);
@@ -159,7 +170,8 @@ class admission_replay {
   void decode(int t) {
     stopwatch watch;
     int const before = window_begin();
-    kv::promote(exec_, policy_, kv::signals{both_.window.lanes}, both_, *state_, *plans_, 1, &stats_);
+    with_signals(both_.window.lanes, before,
+                 [&](auto const& in) { kv::promote(exec_, policy_, in, both_, *state_, *plans_, 1, &stats_); });
     examples::settle(exec_);
     found_.report = plans_->decided.report();
     kv::append(exec_, both_.window, state_->window, {.tokens = 1, .position = trace_.positions[size(t)]});
@@ -180,6 +192,25 @@ class admission_replay {
       kv::observe(exec_, policy_, kv::signals{batch, kv::gate{numbers_of(trace_.gate, begin, end)}}, to);
     }
     examples::settle(exec_);
+  }
+
+  /// Calls `call` with the signals of a decision about entries that are those of the trace from `first` on: their keys
+  /// and a profile of queries, for a policy that reads one; else none.
+  template <class Call>
+  void with_signals(kv::lanes const& batch, int first, Call const& call) {
+    if (!profile_.is_given()) return call(kv::signals{batch});
+    array const& from = trace_.keys;
+    if (!from) refuse("keys", "missing", "the policy reads it");
+    std::iota(ordinals_.begin(), ordinals_.end(), first);
+    kv::plane const rows{.base = from.data,
+                         .element = from.element,
+                         .channels = trace_.shape().head_dim,
+                         .layer_stride = from.stride(0),
+                         .unit_stride = from.stride(2),
+                         .head_stride = from.stride(1),
+                         .channel_stride = kv::bytes_of(from.element)};
+    kv::locator const where = kv::slot_map({ordinals_.data()}, trace_.entries());
+    call(kv::signals{batch, kv::keys{{rows, where}, trace_.logits()}, profile_.model()});
   }
 
   /// True if the policy reads a signal that is told when an entry is written.
@@ -249,6 +280,8 @@ class admission_replay {
   std::optional<kv::exit_plan<executor>> plans_;
   kv::promotion_stats stats_;  ///< the statistics of the last step
   birth_numbers born_;
+  profile_of_queries profile_;
+  std::vector<int> ordinals_;  ///< of the trace, of the entries about which is decided
   int arrived_ = 0;
 };
 

@@ -48,21 +48,45 @@ inline void replay_selection(options const& with, trace& of, any_selection const
   return by_importance ? table : std::string();
 }
 
-/// The table of rows of heads that the scorer of a spec reads; empty if it reads none.
-[[nodiscard]] inline std::string rows_in(std::string const& spec, registry const& known) {
+/// The table of rows of heads, or of numbers of query heads, that the scorer or the system of a spec reads.
+class rows_of_spec {
+ public:
+  /// Reads it if there is one.
+  rows_of_spec(trace const& of, std::string const& spec, registry const& known) : name_(named_in(spec, known)) {
+    if (!name_.empty()) rows_.emplace(of, name_, what_);
+  }
+  /// Gives a registry the rows of some layers, which live as long as this object.
+  void join(registry& known, std::vector<int> const& layers) {
+    if (rows_) known.table(name_, kv::rows_of_heads{rows_->table(layers), rows_->width()});
+  }
+
+ private:
+  std::string named_in(std::string const& spec, registry const& known);
+
+  table_of what_ = table_of::rows;
+  std::string name_;
+  std::optional<head_numbers> rows_;
+};
+
+inline std::string rows_of_spec::named_in(std::string const& spec, registry const& known) {
   auto const sections = kv::split_sections(spec);
   kv::spec_part const& scorer = sections.front().parts.front();
-  auto const all = known.list();
+  auto all = known.list();
+  for (kv::scorer_info const& each : known.list_admissions()) all.push_back(each);
   auto const found = std::find_if(all.begin(), all.end(), [&](auto const& one) { return one.name == scorer.name; });
-  if (found == all.end() || !found->reads_rows) return {};
+  if (found == all.end() || found->rows_field.empty()) return {};
+  if (found->rows_field != "table") what_ = table_of::query_heads;
   kv::expects(std::same_as<executor, kv::host_executor>, "kvreplay", "--policy", scorer.name,
               "the table that it reads is in the host's memory");
-  for (kv::spec_argument const& each : scorer.arguments) {
-    if (each.name.empty() || each.name == "table") return std::string(each.value);
+  for (std::size_t i = 0; i < found->fields.size(); ++i) {
+    if (found->fields[i].name != found->rows_field) continue;
+    for (std::size_t a = 0; a < scorer.arguments.size(); ++a) {
+      kv::spec_argument const& each = scorer.arguments[a];
+      if (each.name.empty() ? a == i : each.name == found->rows_field) return std::string(each.value);
+    }
+    return found->fields[i].value;
   }
-  auto const table =
-      std::find_if(found->fields.begin(), found->fields.end(), [](auto const& each) { return each.name == "table"; });
-  return table == found->fields.end() ? std::string() : table->value;
+  return {};
 }
 
 /// Where the prompt ends and the classes of tokens, by position, which the parts `prompt` and `marks` of a spec read.
@@ -117,9 +141,11 @@ inline void admit_by_spec(options const& with, trace& of, stopwatch& whole) {
   token_tables tokens;
   auto const sections = kv::split_sections(text);
   registry known = known_parts(with);
+  rows_of_spec rows(of, text, known);
   auto const policy_of = [&](std::vector<int> const& layers) {
     tokens.join(known, of, text);
     if (heads) known.table(table, heads->table(layers));
+    rows.join(known, layers);
     return own.read([&] { return known.admission_of(sections.front().parts); });
   };
   any_admission const policy = policy_of({});

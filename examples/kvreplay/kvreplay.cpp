@@ -66,6 +66,10 @@ void count_once(options& with, int entries) {
 /// prompt is one decision, which waits for nothing), and whether it keeps the prompt and has a budget.
 void set_published(options& of, trace const& from, registry const& known) {
   if (of.how == mode::prefill) of.slack = "";
+  for (std::string& each : of.set) {
+    bool const released = of.how == mode::layers && each == "rounding=release";
+    if (released && of.policy == kv::cake::name) each = "rounding=release_by_layer";
+  }
   for (kv::scorer_info const& one : known.list()) {
     if (one.name != of.policy || !of.spec.empty()) continue;
     of.has_no_budget = one.has_no_budget;
@@ -112,13 +116,11 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   std::optional<head_numbers> importance;
   if (!important.empty()) importance.emplace(of, important, table_of::layers);
   std::string const text = with.spec.empty() ? spec.text() : special ? special->text() : with.spec;
-  std::string const directed = rows_in(text, known);
-  std::optional<head_numbers> rows;
-  if (!directed.empty()) rows.emplace(of, directed, table_of::rows);
+  rows_of_spec rows(of, text, known);
   auto const policy_of = [&](std::vector<int> const& layers) {
     if (shares) known.table(kv::to_string(shared->table), shares->table(layers));
     if (importance) known.table(important, importance->table(layers));
-    if (rows) known.table(directed, kv::rows_of_heads{rows->table(layers), of.shape().head_dim});
+    rows.join(known, layers);
     return with.spec.empty() ? spec.read([&] { return known.parse(spec.text()); }) : known.parse(text);
   };
   any_policy const policy = policy_of({});

@@ -57,6 +57,7 @@ struct results {
   std::optional<ragged> local;       ///< the entries in the windows of an admission
   std::optional<ragged> pages;       ///< the pages that a selection reads
   std::vector<float> scores;         ///< [segments][entries or pages]; empty if nothing was ranked
+  std::vector<float> statistics;     ///< [layers, 3] of `by=moments`: entropy, variance, preference; or empty
   std::vector<std::int64_t> shares;  ///< [segments]; empty unless the budget was allotted and something is dropped
   std::vector<std::int64_t>
       recipe;                 ///< [segments]: 1 for a lazy layer, which dropped entries; empty unless SimLayerKV's

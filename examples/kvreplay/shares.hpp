@@ -25,6 +25,10 @@ class pruned_shares {
     array const& from = found->second;
     if (from.shape.size() == 1)
       refuse("table." + name, "one number for each layer", "the policy reads one of each lane");
+    if (from.shape.back() != heads_) {
+      refuse("table." + name, std::to_string(from.shape.back()) + " numbers for each layer",
+             "the policy reads one of each lane");
+    }
     std::int64_t const lanes = std::int64_t{of.shape().layers} * of.shape().kv_heads;
     std::int64_t const first = from.shape.size() == 3 ? row_of(from, name, with) * lanes : 0;
     for (int layer = 0; layer < of.shape().layers; ++layer) {

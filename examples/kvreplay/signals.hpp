@@ -4,6 +4,7 @@
 
 #include "birth_numbers.hpp"
 #include "memory.hpp"
+#include "query_profile.hpp"
 
 namespace kvreplay {
 
@@ -22,7 +23,7 @@ class offers {
     reads_queries_ = std::find(reads.begin(), reads.end(), kv::queries::name) != reads.end();
     bool const born = std::find(reads.begin(), reads.end(), kv::birth_score::name) != reads.end();
     if (born) birth_.read(of, policy.score.field_text("name").value_or(""));
-    if (std::find(reads.begin(), reads.end(), kv::query_model::name) != reads.end()) check_query_model();
+    profile_.look_at(of, policy, reads);
   }
 
   /// Finds out from the state's columns which query rows the policy needs: a number of last rows, the rows of every
@@ -48,14 +49,18 @@ class offers {
     if (birth_.there()) all.add(born_ = {birth_.numbers(begin, end)});
     if (!trace_.stale_begin.empty()) offer_stale(all);
     if (trace_.query_rows && with_.how == mode::prefill) offer_external_rows(all);
-    if (trace_.query_mean && trace_.query_radius) {
-      model_ = {row_of_each_head(trace_.query_mean), row_of_each_head(trace_.query_radius), trace_.rope()};
-      all.add(model_);
+    if (profile_.is_given()) all.add(profile_.model());
+    if (profile_.is_computed()) {
+      check_rows(trace_.pre_rope_queries, 0, end);
+      before_rope_ = {rows_of(trace_.pre_rope_queries, 0, end, 0), trace_.rope()};
+      all.add(before_rope_);
     }
+    if (trace_.output_projection) all.add(projection_ = projection());
+    if (trace_.value_norms) all.add(norms_ = {of_entries(trace_.value_norms, norm_values_, held)});
     if (end == trace_.entries() && with_.how == mode::prefill) offer_recent(all);
     if (given_mass) all.add(mass_ = {lane_mass()});
     if (array const* const scores = external_of(); scores != nullptr) {
-      all.add(external_ = {lane_external(*scores, held)});
+      all.add(external_ = {of_entries(*scores, lane_values_, held)});
     }
     return all;
   }
@@ -131,22 +136,6 @@ class offers {
     to.add(external_rows_);
   }
 
-  void check_query_model() const {
-    if (!trace_.query_mean) refuse("query_model.mean", "missing", "the policy reads it");
-    if (!trace_.query_radius) refuse("query_model.radius", "missing", "the policy reads it");
-    kv::expects(trace_.names_rope(), "kvreplay", "metadata rope_theta", "missing",
-                "the policy turns the mean queries as the model does");
-  }
-  [[nodiscard]] static kv::query_view row_of_each_head(array const& from) {
-    return {.base = from.data,
-            .element = from.element,
-            .dims = static_cast<int>(from.shape[2]),
-            .layer = from.stride(0),
-            .head = from.stride(1),
-            .heads = static_cast<int>(from.shape[1]),
-            .rows = 1};
-  }
-
   [[nodiscard]] kv::query_view rows_of(array const& from, int first, int rows, int entry) const {
     return {.base = from.data + first * from.stride(2),
             .element = from.element,
@@ -157,6 +146,17 @@ class offers {
             .heads = trace_.shape().query_heads,
             .rows = rows,
             .position = {trace_.positions.data() + entry}};
+  }
+
+  [[nodiscard]] kv::output_projection projection() const {
+    array const& from = trace_.output_projection;
+    return {.base = from.data,
+            .element = from.element,
+            .dims = trace_.value_dim(),
+            .width = static_cast<int>(from.shape[1]),
+            .heads = trace_.shape().query_heads,
+            .layer = from.stride(0),
+            .channel = from.stride(1)};
   }
 
   /// The attention mass by lane and ordinal. A mass of query heads is reduced by the policy's field `group`.
@@ -199,17 +199,18 @@ class offers {
     return &found->second;
   }
 
-  /// An external score by lane and ordinal. It follows its entry when that moves.
-  kv::by_lane<float const> lane_external(array const& from, std::vector<std::vector<int>> const& held) {
+  /// A number of each entry by lane and ordinal, in the memory `to`. It follows its entry when that moves.
+  kv::by_lane<float const> of_entries(array const& from, std::vector<float>& to,
+                                      std::vector<std::vector<int>> const& held) {
     kv::lanes const batch = memory_.view().lanes;
     std::int64_t const entries = trace_.entries();
-    lane_values_.resize(size(memory_.lanes()) * size(entries));
+    to.resize(size(memory_.lanes()) * size(entries));
     for (int i = 0; i < memory_.lanes(); ++i) {
       std::int64_t const row = from.shape.size() == 1 ? 0 : i * entries;
       std::vector<int> const& entry = held[size(kv::segment_of(batch, policy_.decides(), i))];
-      for (std::size_t e = 0; e < entry.size(); ++e) lane_values_[size(i * entries) + e] = from.value(row + entry[e]);
+      for (std::size_t e = 0; e < entry.size(); ++e) to[size(i * entries) + e] = from.value(row + entry[e]);
     }
-    return {lane_values_.data(), 0, entries * trace_.shape().kv_heads, entries};
+    return {to.data(), 0, entries * trace_.shape().kv_heads, entries};
   }
 
   options const& with_;
@@ -231,7 +232,11 @@ class offers {
   kv::external_scores external_;
   kv::log_beta log_beta_;
   kv::external_queries external_rows_;
-  kv::query_model model_;
+  profile_of_queries profile_;
+  kv::pre_rope_queries before_rope_;
+  kv::output_projection projection_;
+  kv::value_norms norms_;
+  std::vector<float> norm_values_;
   kv::birth_score born_;
   kv::stale_spans stale_;
   std::vector<float> external_lse_;

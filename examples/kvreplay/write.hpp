@@ -93,6 +93,9 @@ class result_writer {
     std::int64_t const wide = std::ssize(found.scores) * 4;
     if (wide > 0) scores = file_.add("scores", "F32", {segments, wide / 4 / segments}, wide);
     kv::shape const& model = trace_.shape();
+    std::int64_t statistics = 0;
+    std::int64_t const numbers = std::ssize(found.statistics);
+    if (numbers > 0) statistics = file_.add("layer.statistics", "F32", {numbers / 3, 3}, numbers * 4);
     std::int64_t memory = 0;
     if (!found.memory.empty()) {
       memory =
@@ -104,6 +107,7 @@ class result_writer {
     file_.put(memory, found.memory);
     for (auto const& [at, list] : lists) file_.put(at, *list);
     if (wide > 0) file_.put(scores, found.scores);
+    if (numbers > 0) file_.put(statistics, found.statistics);
   }
 
   /// Writes the rows that a layer has kept. Layers come in any order.

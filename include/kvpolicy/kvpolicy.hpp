@@ -86,6 +86,7 @@
 #include <kvpolicy/ops/host/append_rows.hpp>
 #include <kvpolicy/ops/host/argmin.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
+#include <kvpolicy/ops/host/attention_moments.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
 #include <kvpolicy/ops/host/copy_rows.hpp>
 #include <kvpolicy/ops/host/count_rows.hpp>
@@ -109,6 +110,8 @@
 #include <kvpolicy/ops/host/page_scores.hpp>
 #include <kvpolicy/ops/host/pair_norms.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/quadratic_form.hpp>
+#include <kvpolicy/ops/host/query_moments.hpp>
 #include <kvpolicy/ops/host/redundancy.hpp>
 #include <kvpolicy/ops/host/rerotate.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
@@ -129,12 +132,14 @@
 #include <kvpolicy/parts/budget.hpp>
 #include <kvpolicy/parts/marked.hpp>
 #include <kvpolicy/parts/model_tables.hpp>
+#include <kvpolicy/parts/moments.hpp>
 #include <kvpolicy/parts/phase.hpp>
 #include <kvpolicy/parts/pick.hpp>
 #include <kvpolicy/parts/proportional.hpp>
 #include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/parts/ramp.hpp>
 #include <kvpolicy/parts/seen.hpp>
+#include <kvpolicy/parts/shared_out.hpp>
 #include <kvpolicy/parts/trigger.hpp>
 #include <kvpolicy/policies/policies.hpp>
 #include <kvpolicy/policies/published_settings.hpp>
@@ -148,10 +153,14 @@
 #include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/admitted_attention.hpp>
+#include <kvpolicy/scorers/cake.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
+#include <kvpolicy/scorers/expected_attention.hpp>
+#include <kvpolicy/scorers/expected_margin.hpp>
 #include <kvpolicy/scorers/external.hpp>
+#include <kvpolicy/scorers/finch.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/head_table.hpp>
@@ -174,6 +183,7 @@
 #include <kvpolicy/scorers/scissorhands.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/stages/blocks.hpp>
+#include <kvpolicy/scorers/stages/critical.hpp>
 #include <kvpolicy/scorers/stages/decayed.hpp>
 #include <kvpolicy/scorers/stages/frozen.hpp>
 #include <kvpolicy/scorers/stages/mix.hpp>

@@ -63,13 +63,22 @@ struct all_signals {
                                             .position = {positions.data(), entries, 0, 0}};
   kv::turn_queries turn{rows()};
   kv::external_queries lookahead{rows()};
-  kv::query_model profile = kv::query_model_of(numbers.data(), numbers.data(), cache.model(), {});
+  kv::query_model profile = profile_of(numbers.data());
+  kv::pre_rope_queries before_rope{rows()};
+  kv::value_norms norms{table()};
+  kv::output_projection projection = kv::output_projection_of(numbers.data(), kv::codec::f32, 1, cache.model());
   kv::log_beta log_beta = of_entries<kv::log_beta>();
   kv::gate gate = of_entries<kv::gate>();
   kv::birth_score born = of_entries<kv::birth_score>();
   kv::external_scores external{table()};
   kv::stale_spans spans{stale, stale + 1, 1, 2};
   kv::page_gate pages{table(), 64, 1};
+
+  [[nodiscard]] kv::query_model profile_of(float const* from) const {
+    kv::query_model made = kv::query_model_of(from, from, cache.model(), {});
+    made.square = {.base = memory(), .dims = 8, .layer = 4 * 8 * 32, .head = 8 * 32, .row = 32, .heads = 4, .rows = 8};
+    return made;
+  }
 
   /// All of them but the one of this name: "queries", or "queries or attention_probabilities", which are two.
   [[nodiscard]] kv::any_signals without(std::string const& missing) const {
@@ -79,7 +88,7 @@ struct all_signals {
       if (padded.find(" " + std::string(Signal::name) + " ") == std::string::npos) made.add(one);
     };
     add(keys), add(values), add(queries), add(probabilities), add(turn), add(lookahead), add(log_beta), add(gate);
-    add(born), add(external), add(spans), add(pages), add(profile);
+    add(born), add(external), add(spans), add(pages), add(profile), add(before_rope), add(norms), add(projection);
     return made;
   }
 };
@@ -90,6 +99,8 @@ kv::registry known() {
   all.table("lu_kv", kv::by_lane<int const>{shares.data(), 4, 2, 1});
   static std::vector<float> const directions(32, 0.5f);
   all.table("q_filters", kv::rows_of_heads{{directions.data(), 0, 16, 8}, 8});
+  static std::vector<float> const thresholds(8, 0.5f);
+  all.table("thresholds", kv::rows_of_heads{{thresholds.data(), 0, 4, 2}, 2});
   return all;
 }
 
@@ -102,10 +113,10 @@ std::vector<std::string> every_spec() {
   std::vector<std::string> made;
   for (kv::scorer_info const& each : known().list()) {
     std::string spec = each.name;
-    if (spec == "lu_kv") spec += "(scores=x)";
     if (spec == "pyramid_kv") spec += "(window=4)";
     if (spec == "lazy_eviction") spec += "(window=1)";
     if (spec == "chunk_kv") spec += "(chunk=4, window=4)";
+    if (spec == "critical_kv") spec += "(window=4)";
     if (spec == "neural_gc") spec += "(block=4, every=1)";
     if (spec == "lag_kv") spec += "(lag=2, sinks=1)";
     if (spec == "simlayer_kv" || spec == "lazy_layers") spec += "(threshold=0, initial=1, recent=2)";
@@ -136,8 +147,9 @@ TEST_SUITE("printed: missing signals") {
         kv::any_signals const in = given.without(missing);
         std::string said = error_of([&] { kv::observe(exec, policy, in, state); });
         if (said.empty()) said = error_of([&] { kv::decide(exec, policy, in, state, plan); });
-        CHECK(said.find(", but " + std::string(policy.score.name_inside()) + " needs signal " + missing) !=
-              std::string::npos);
+        std::string const whose =
+            missing.starts_with("value_norms") ? "critical" : std::string(policy.score.name_inside());
+        CHECK(said.find(", but " + whose + " needs signal " + missing) != std::string::npos);
         CHECK_FALSE(plan.decided());
         ++refused;
       }

@@ -59,6 +59,7 @@ kv::registry with_mine() {
   known.table("other", kv::by_lane<int const>{shares, 0, 2, 1});
   known.table("weights", kv::by_lane<float const>{importance, 0, 1, 0});
   known.table("q_filters", kv::rows_of_heads{{importance, 0, 0, 0}, 2});
+  known.table("thresholds", kv::rows_of_heads{{importance, 0, 0, 0}, 2});
   return known;
 }
 
@@ -138,7 +139,8 @@ std::string any_part(dice& random) {
       return "reduce_lanes(" + random.one_of<std::string>({"token, sum", "layer, max", "token", "token, max"}) + ")";
     case 5:
       return random.one_of<std::string>({"frozen", "frozen(how=add)", "times_norm", "normalised(z)", "pooled",
-                                         "normalised(rank, 4)", "noise(3)", "decayed(0.5)", "mix(0.3, knorm)"});
+                                         "normalised(rank, 4)", "noise(3)", "decayed(0.5)", "mix(0.3, knorm)",
+                                         "critical(0.25)"});
     case 6:
       return random.one_of<std::string>({"over_budget(7)", "over_total(40)", "full_buffer(3)", "every(3)", "at_even"});
     case 7:
@@ -214,16 +216,14 @@ TEST_SUITE("by_name/systems") {
     dice random(16);
     int fields = 0;
     for (kv::scorer_info const& each : known.list()) {
-      std::string const scores = each.name == "lu_kv" ? "scores=mine" : "";
       std::string const end = each.has_no_budget || each.name == "full" ? "" : " | budget(40)";
-      std::string const usual = kv::to_string(known.parse(each.name + "(" + scores + ")" + end));
+      std::string const usual = kv::to_string(known.parse(each.name + end));
       for (kv::field_info const& field : each.fields) {
         ++fields;
         for (int i = 0; i < 20; ++i) {
           std::string const value = value_for(random, field);
           if (value == field.value || field.name == "scores") continue;
-          std::string const set = field.name + "=" + value + (scores.empty() ? "" : ", " + scores);
-          std::string const spec = each.name + "(" + set + ")" + end;
+          std::string const spec = each.name + "(" + field.name + "=" + value + ")" + end;
           CAPTURE(spec);
           std::string printed;
           std::string const refused = error_of([&] { printed = kv::to_string(known.parse(spec)); });
@@ -253,7 +253,10 @@ TEST_SUITE("by_name/systems") {
     CHECK(refused("lu_kv(scores=mine) | budget(40, by=table, table=other)") ==
           "parse: column 36 = table, but lu_kv has shares of its own");
     CHECK(refused("lu_kv(scores=mine, epsilon=0.5) | budget(40)") ==
-          "parse: column 1: lu_kv.epsilon = 0.5, but it is of expected_attention, which is not there yet");
+          "parse: column 1: lu_kv.epsilon = 0.5, but it is of expected_attention, and scores are given");
+    CHECK(refused("lu_kv(epsilon=-0.5) | budget(40)") ==
+          "parse: column 1: lu_kv: expected_attention.epsilon = -0.5, but it is added to every score, a number of 0 or "
+          "more");
     CHECK(refused("lu_kv(scores=mine, window=-1) | budget(40)") ==
           "parse: column 1: lu_kv.window = -1, but a count cannot be negative");
     CHECK(refused("nacl | put_first(3)") == "parse: column 8 = put_first, but its system has one of its own");
@@ -280,7 +283,7 @@ TEST_SUITE("by_name/systems") {
   }
 
   TEST_CASE("a system of an admission is a name for its parts, which it prints") {
-    auto const all = [](char const* spec) { return kv::parse_cache_policy(spec, kv::shipped().add(capped{})); };
+    auto const all = [](char const* spec) { return kv::parse_cache_policy(spec, with_mine().add(capped{})); };
     auto const is = [&](char const* spec, char const* parts) {
       CAPTURE(spec);
       std::string const printed = kv::to_string(all(spec));
@@ -295,6 +298,12 @@ TEST_SUITE("by_name/systems") {
     is("admit: attention_gate(threshold=2) | span(2, 3); evict: knorm | budget(8)",
        "admit: write_gate | span(2, 3) | at_least(least=2, strict=true, unbounded=true) | window(1); evict: knorm | "
        "budget(8)");
+    is("admit: ada_ea(covariance=false) | sinks(9)",
+       "admit: expected_margin(covariance=false, thresholds=thresholds) | sinks(4) | sinks(9) | at_least(least=0, "
+       "strict=true, unbounded=true) | window(256)");
+    is("admit: ada_ea(8, 0, thresholds=q_filters)",
+       "admit: expected_margin(covariance=true, thresholds=q_filters) | at_least(least=0, strict=true, unbounded=true) "
+       "| window(8)");
     is("admit: capped(3)",
        "admit: write_gate | at_least(least=0.1, strict=false, unbounded=false) | window(4) | cap(3)");
     CHECK(all("admit: kvzap | sinks(4)") == all("admit: carried(kvzap) | at_least(-4) | window(128) | sinks(4)"));
@@ -347,7 +356,11 @@ TEST_SUITE("by_name/systems") {
     CHECK(refused("admit: attention_gate(window=x)") ==
           "parse: column 30 = x, but attention_gate's window is an integer");
     CHECK(refused("kvzap | budget(8)") == "parse: column 1 = kvzap, but it is a name for the parts of an admission");
-    CHECK(refused("admit: kvza").ends_with(", kvzap, attention_gate and capped; did you mean kvzap?"));
+    CHECK(refused("admit: kvza").ends_with(", kvzap, attention_gate, ada_ea and capped; did you mean kvzap?"));
+    CHECK(refused("admit: ada_ea(window=0)") ==
+          "parse: column 8 = ada_ea, but its table is thresholds, and a table is given to the registry by its name");
+    CHECK(error_of([&] { kv::ada_ea{.window = 0}.check("here"); }) ==
+          "here: ada_ea.window = 0, but the newest token is always seen");
     CHECK(error_of([&] { (void)kv::shipped().add(kv::kvzap{}); }) ==
           "registry: name = kvzap, but there is a system of that name");
     CHECK(error_of([&] { kv::kvzap{.threshold = std::numeric_limits<float>::infinity()}.check("here"); }) ==
@@ -368,7 +381,8 @@ TEST_SUITE("by_name/systems") {
     };
     CHECK(listed(known.list_admissions()) ==
           "kvzap: name=kvzap window=128 sinks=0 threshold=-4 strict=false birth.NAME\n"
-          "attention_gate: threshold=0.5 window=1 sinks=0 strict=true gate\n");
+          "attention_gate: threshold=0.5 window=1 sinks=0 strict=true gate\n"
+          "ada_ea: window=256 sinks=4 covariance=true thresholds=thresholds keys query_model.mean\n");
     CHECK(listed(known.list_selections()) ==
           "quest: page=16 group=max bounds=f32 keys queries\npage_gates: name= page=64 page_gate.NAME\n");
     for (kv::scorer_info const& each : known.list()) CHECK(each.name != "kvzap");

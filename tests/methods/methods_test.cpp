@@ -60,8 +60,10 @@ void decides_as_described() {
     told_of_lane const& lane = now.told[as_size(s)];
     auto const count = static_cast<int>(lane.positions.size());
     reference::flags forced;
+    int first = policy.protect.tokens;
+    if constexpr (requires { Method::first(policy.score); }) first = std::max(first, Method::first(policy.score));
     for (int e = 0; e < count; ++e) {
-      forced.push_back(lane.positions[as_size(e)] < policy.protect.tokens || e >= count - Method::last(policy.score));
+      forced.push_back(lane.positions[as_size(e)] < first || e >= count - Method::last(policy.score));
       if constexpr (requires { Method::forces(policy.score, lane, e); }) {
         if (Method::forces(policy.score, lane, e)) forced.back() = true;
       }

@@ -34,6 +34,39 @@ inline row knorm_scores(matrix const& keys) {
   return result;
 }
 
+/// How long values are after the output projection: the mean over query heads of ||W_h v||, where a row of W_h makes
+/// one channel of the output.
+inline row projected_norms(matrix const& values, std::vector<matrix> const& heads, bool l1) {
+  row result;
+  for (row const& value : values) {
+    double mean = 0;
+    for (matrix const& head : heads) {
+      double sum = 0;
+      for (row const& channel : head) sum += l1 ? std::fabs(dot(channel, value)) : std::pow(dot(channel, value), 2);
+      mean += (l1 ? sum : std::sqrt(sum)) / static_cast<double>(heads.size());
+    }
+    result.push_back(mean);
+  }
+  return result;
+}
+
+/// CriticalKV: the best entries by score have +inf, as many as the part `first` of the budget has besides forced ones;
+/// the others have (s + epsilon) times their norm. What a forced entry has does not count.
+inline row critical_scores(row const& scores, row const& norms, flags const& forced, double first, double epsilon,
+                           int budget) {
+  int const places = first > 0 ? std::max(1, static_cast<int>(first * budget)) : 0;
+  int const all = static_cast<int>(scores.size()), most = std::min(places, budget);
+  flags put_first(scores.size(), most >= all);
+  if (most < all) {
+    for (int const e : select(scores, forced, most).kept) put_first[static_cast<std::size_t>(e)] = true;
+  }
+  row result;
+  for (std::size_t e = 0; e < scores.size(); ++e) {
+    result.push_back(put_first[e] ? infinity : (scores[e] + epsilon) * norms[e]);
+  }
+  return result;
+}
+
 /// The mean of rows, as they are or each divided by its norm, and then as it is or divided by its own. A row of zeros
 /// stays; no rows give zeros.
 inline row mean_row(matrix const& rows, bool unit, bool unit_mean, std::size_t width) {

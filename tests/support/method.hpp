@@ -14,11 +14,13 @@
 //     static bool forces(scorer const&, told_of_lane const&, int);        // whether it forces an entry besides
 //     static constexpr double size;                                       // of numbers that cancel in scores; else 1
 //     static bool decides(scorer const&, told_of_lane const&);            // if it does not always
+//     static int first(scorer const&);                                    // positions below are forced, if any are
 //     static kv::rope turns(scorer const&);                               // how keys turn, if that counts
 //     static kv::registry known();                                        // if its specs name a table
 //   };
 #pragma once
 
+#include "reference/moments.hpp"
 #include "reference/selection.hpp"
 #include "support/test.hpp"
 
@@ -49,14 +51,44 @@ class told_lanes {
  public:
   static constexpr int lanes = 4, dims = 4, group = 2;
 
-  /// What is known of the model's queries: a mean for each query head, and lengths of its pairs.
+  /// What is known of the model's queries: a mean for each query head, lengths of its pairs, and its covariance.
   static inline float const query_mean[lanes * group][dims] = {
       {1, -0.3f, 0.5f, 0.8f}, {0, 2, -1, 0},        {3, 0, 0, 1}, {-1, -1, 1, 1},
       {0, 0, 0, 0},           {0.5f, 0.25f, 4, -2}, {1, 1, 1, 1}, {-2, 0.5f, 0, 3}};
   static inline float const query_radius[lanes * group][dims / 2] = {{1.3f, 1}, {1, 2.5f}, {3, 1},    {2, 2},
                                                                      {1, 0.5f}, {5, 2.5f}, {1.5f, 4}, {2, 3.25f}};
+  static double query_square(int head, int a, int b) {
+    auto const at = [&](int row, int c) { return ((7 * head + 3 * row + 5 * c) % 5 - 2) / 8.0; };
+    double sum = 0;
+    for (int c = 0; c < dims; ++c) sum += at(a, c) * at(b, c);
+    return sum;
+  }
   static kv::query_model profile(kv::rope const& turns) {
-    return kv::query_model_of(query_mean[0], query_radius[0], {2, 2 * group, 2, dims}, turns);
+    static auto const square = [] {
+      std::vector<float> made;
+      for (int i = 0; i < lanes * group * dims * dims; ++i) {
+        made.push_back(static_cast<float>(query_square(i / (dims * dims), i / dims % dims, i % dims)));
+      }
+      return made;
+    }();
+    kv::query_model made = kv::query_model_of(query_mean[0], query_radius[0], {2, 2 * group, 2, dims}, turns);
+    made.square = made.mean;
+    made.square.base = reinterpret_cast<std::byte const*>(square.data());
+    made.square.rows = dims;
+    made.square.row = std::int64_t{4} * dims;
+    made.square.head = made.square.row * dims;
+    made.square.layer = made.square.head * made.square.heads;
+    return made;
+  }
+  /// The moments of a query head of a lane.
+  static reference::moments moments(int lane, int of_group) {
+    int const head = lane * group + of_group;
+    reference::moments made{{query_mean[head], query_mean[head] + dims}, {}};
+    for (int a = 0; a < dims; ++a) {
+      made.square.emplace_back();
+      for (int b = 0; b < dims; ++b) made.square.back().push_back(query_square(head, a, b));
+    }
+    return made;
   }
 
   explicit told_lanes(int bound)

@@ -9,6 +9,7 @@
 #include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/label.hpp>
 #include <kvpolicy/scorers/carried.hpp>
+#include <kvpolicy/scorers/expected_margin.hpp>
 #include <kvpolicy/scorers/write_gate.hpp>
 #include <string>
 
@@ -25,20 +26,31 @@ concept system_of_admission = std::regular<S> && requires(S const& s) {
 
 namespace detail {
 
+/// Checks what such a system keeps whatever it scores.
+template <class System>
+void check_ends_of(System const& of, char const* call) {
+  std::string const name = System::name;
+  expects(of.window >= 1, call, name + ".window", of.window, "the newest token is always seen");
+  expects(of.sinks >= 0, call, name + ".sinks", of.sinks, "a count cannot be negative");
+}
+/// Without sinks it has no part that protects.
+template <class System>
+[[nodiscard]] any_protection protected_by(System const& of) {
+  return of.sinks > 0 ? any_protection(sinks{of.sinks}) : any_protection{};
+}
+
 /// Checks the fields of a system that admits what reaches a threshold when it leaves the window.
 template <class System>
 void check_threshold_of(System const& of, char const* call) {
   std::string const name = System::name;
-  expects(of.window >= 1, call, name + ".window", of.window, "the newest token is always seen");
-  expects(of.sinks >= 0, call, name + ".sinks", of.sinks, "a count cannot be negative");
+  check_ends_of(of, call);
   expects(std::isfinite(of.threshold), call, name + ".threshold", of.threshold, "scores are compared with it");
 }
 
-/// The admission by a scorer with the fields of such a system. Without sinks it has no part that protects.
+/// The admission by a scorer with the fields of such a system.
 template <class Score, class System>
 admission<Score, any_protection> admission_by_threshold(Score const& score, System const& of) {
-  any_protection const kept = of.sinks > 0 ? any_protection(sinks{of.sinks}) : any_protection{};
-  return {score, kept, of.window, at_least{of.threshold, of.strict, true}};
+  return {score, protected_by(of), of.window, at_least{of.threshold, of.strict, true}};
 }
 
 }  // namespace detail
@@ -61,6 +73,31 @@ struct kvzap {
   [[nodiscard]] auto admission() const { return detail::admission_by_threshold(carried{of}, *this); }
 
   friend bool operator==(kvzap const&, kvzap const&) = default;
+};
+
+/// AdaEA: an entry stays if the expected logit of one of the lane's query heads is above that head's threshold when it
+/// leaves the window. Queries are those of a profile, after RoPE, and thresholds are a table of the model.
+struct ada_ea {
+  int window = 256;
+  int sinks = 4;
+  bool covariance = true;
+  label table{{"thresholds"}};
+  rows_of_heads thresholds{};  ///< that table
+
+  static constexpr auto name = "ada_ea";
+  static constexpr auto fields() {
+    return make_fields(field{"window", &ada_ea::window}, field{"sinks", &ada_ea::sinks},
+                       field{"covariance", &ada_ea::covariance}, field{"thresholds", &ada_ea::table});
+  }
+  /// Takes the table that `table` names, when a spec is read.
+  void use_table(rows_of_heads const& named) { thresholds = named; }
+
+  void check(char const* call) const { detail::check_ends_of(*this, call); }
+  [[nodiscard]] kvpolicy::admission<expected_margin, any_protection> admission() const {
+    return {{covariance, thresholds, table}, detail::protected_by(*this), window, at_least{0, true, true}};
+  }
+
+  friend bool operator==(ada_ea const&, ada_ea const&) = default;
 };
 
 /// Attention-Gate (2024): a trained gate decides before the attention which entries are there.

@@ -25,7 +25,7 @@ struct scorer_info {
   phase when = phase::step;
   bool prompts_only = false;   ///< it decides once, at the end of a prompt
   bool decodes_only = false;   ///< it decides while decoding, by what decode steps have shown
-  bool reads_rows = false;     ///< its field `table` names rows of heads
+  std::string rows_field;      ///< the field that names the rows of heads that it reads; empty: it reads none
   bool has_no_budget = false;  ///< it says itself how many entries stay
   bool keeps_prompts = false;  ///< its published settings protect the prompt
   int slack = 0;               ///< of its published settings: entries beyond the budget with which it waits
@@ -33,7 +33,7 @@ struct scorer_info {
 
 namespace detail {
 
-/// The argument of a scorer that reads a table.
+/// The argument of a scorer without fields that reads a table.
 struct table_argument {
   label table{};
   static constexpr auto fields() { return make_fields(field{"table", &table_argument::table}); }
@@ -46,6 +46,19 @@ template <class Score>
 concept reads_a_table =
     reads_rows<Score> || requires(Score score, by_lane<float const> numbers) { score.use_table(numbers); };
 
+/// The name of the field that names such a table, which is the member `table`.
+template <class Score>
+std::string table_field() {
+  std::string found = "table";
+  auto const look = [&](auto const& each) {
+    if constexpr (std::same_as<decltype(each.member), label Score::*>) {
+      if (each.member == &Score::table) found = each.name;
+    }
+  };
+  with_fields<Score>([&](auto const&... each) { (look(each), ...); });
+  return found;
+}
+
 /// The scorers, stages and tables of a registry, and how they are made from the parts of a spec.
 template <executor Executor>
 class registered_parts {
@@ -55,7 +68,8 @@ class registered_parts {
   using make_scorer = std::function<any_entry_scorer(spec_part const&, spec_parts&, registered_parts const&)>;
   using make_page_scorer = std::function<any_pages_scorer(spec_part const&, registered_parts const&)>;
   /// The admission of a system whose fields a part sets, and the system's text.
-  using make_admission = std::function<std::pair<basic_any_admission<Executor>, std::string>(spec_part const&)>;
+  using make_admission =
+      std::function<std::pair<basic_any_admission<Executor>, std::string>(spec_part const&, registered_parts const&)>;
   using make_stage = std::function<any_entry_scorer(any_entry_scorer const&, spec_part const&)>;
 
   template <class Make>
@@ -98,6 +112,7 @@ class registered_parts {
     for (auto const& each : pages) expect(each.info.name, "scorer");
     for (auto const& each : stages) expect(each.first, "stage");
     for (auto const& each : others.names()) expect(each, "part");
+    for (auto const& each : others.allotters) expect(each.name, "budget's share");
     for (auto const& each : part_names()) expect(each, "part");
   }
 
@@ -131,21 +146,25 @@ class registered_parts {
     return nullptr;
   }
 
+  /// Adds signals to those that a scorer reads.
+  template <class Needs>
+  static void add_needs(scorer_info& to) {
+    each_need<Needs>::visit([&](auto const* signal) {
+      to.needs.push_back(signal_name(signal));
+      to.tensors.push_back(tensor_name(signal));
+    });
+  }
   template <class Score>
   static scorer_info describe(Score const& defaults) {
     scorer_info made;
     made.name = Score::name;
     made.fields = list_fields(defaults);
-    each_need<typename Score::needs>::visit([&]<class Signal>(Signal const*) {
-      made.needs.emplace_back(Signal::name);
-      if constexpr (requires { Signal::tensor; }) made.tensors.emplace_back(Signal::tensor);
-      if constexpr (!requires { Signal::tensor; }) made.tensors.emplace_back(Signal::name);
-    });
+    add_needs<typename Score::needs>(made);
     made.decides = Score::decides;
     made.when = facts_of(defaults).when;
     if constexpr (requires { Score::prompts_only; }) made.prompts_only = Score::prompts_only;
     if constexpr (requires { Score::decodes_only; }) made.decodes_only = Score::decodes_only;
-    made.reads_rows = detail::reads_rows<Score>;
+    if constexpr (detail::reads_rows<Score>) made.rows_field = table_field<Score>();
     if constexpr (requires { Score::keeps_prompts; }) made.keeps_prompts = Score::keeps_prompts;
     if constexpr (requires { Score::slack; }) made.slack = Score::slack;
     return made;
@@ -168,8 +187,8 @@ class registered_parts {
     scorer_info info = describe(defaults.admission().score);
     info.name = System::name;
     info.fields = list_fields(defaults);
-    return {info, [defaults](spec_part const& from) {
-              System const chosen = read_part(from, defaults);
+    return {info, [defaults](spec_part const& from, registered_parts const& in) {
+              System const chosen = in.read(defaults, from);
               return std::pair(basic_any_admission<Executor>(chosen.admission()), to_string(chosen));
             }};
   }
@@ -180,26 +199,33 @@ class registered_parts {
     return made;
   }
 
-  /// A scorer with the fields that a part sets, and the table that it names.
+  /// A scorer or a system with the fields that a part sets, and the table that it names.
   template <class Score>
   [[nodiscard]] Score read(Score score, spec_part const& from) const {
-    if constexpr (reads_a_table<Score>) {
+    if constexpr (!reads_a_table<Score>) {
+      set_fields(score, from);
+    } else if constexpr (described<Score>) {
+      set_fields(score, from);
+      name_table(score, from, argument_of<Score>(from, table_field<Score>()));
+    } else {
       table_argument with{score.table};
       set_fields(with, from);
       score.table = with.table;
-      spec_argument const* const said = argument_of<table_argument>(from, "table");
-      if (score.table != label{}) {
-        if constexpr (reads_rows<Score>) {
-          score.use_table(find_table(rows, score.table, from, said));
-        } else {
-          score.use_table(find_table(heads, score.table, from, said));
-        }
-      }
-    } else {
-      set_fields(score, from);
+      name_table(score, from, argument_of<table_argument>(from, "table"));
     }
     check_parsed(score, from.column);
     return score;
+  }
+
+  /// Gives a scorer the table that it names, which an argument says if one does.
+  template <class Score>
+  void name_table(Score& score, spec_part const& from, spec_argument const* said) const {
+    if (score.table == label{}) return;
+    if constexpr (reads_rows<Score>) {
+      score.use_table(find_table(rows, score.table, from, said));
+    } else {
+      score.use_table(find_table(heads, score.table, from, said));
+    }
   }
 
   /// Notes that a scorer can be frozen, if it can.
@@ -229,6 +255,7 @@ class registered_parts {
     if (stage.reduces) return any_entry_scorer(stage.reduces->around(inner));
     if (stage.puts_first) return any_entry_scorer(stage.puts_first->around(inner));
     if (stage.in_blocks) return any_entry_scorer(stage.in_blocks->around(inner));
+    if (stage.is_critical) return any_entry_scorer(stage.is_critical->around(inner));
     for (auto const& [name, make] : stages) {
       if (name == stage.from.name) return make(inner, stage.from);
     }
@@ -254,6 +281,28 @@ class registered_parts {
               "admissions and selections have a part of that name");
     }
     to.emplace_back(Part::name, [defaults](spec_part const& from) { return Any(Own(read_part(from, defaults))); });
+  }
+
+  template <allotter By>
+  void add_allotter(By const& defaults) {
+    expect_new(defaults);
+    others.allotters.push_back({By::name, field_names<By>(), [defaults](spec_part const& from) {
+                                  return any_allotter::on<Executor>(read_part(from, defaults));
+                                }});
+  }
+  /// Gives a budget the tables, the allotter of its system and the window of its scorer, as far as its shares need
+  /// them. `said` is the argument that names a table.
+  void bind_shares(any_budget& limit, spec_parts const& with, forced_ends const& ends, spec_part const& front,
+                   spec_argument const* said) const {
+    if (limit.by == sharing::table) limit.in_table = find_table(shares, limit.table, front, said);
+    if (limit.by == sharing::importance) limit.weights = find_table(heads, limit.table, front, said);
+    if (!with.shared_by.empty()) {
+      spec_part const by = split_spec(with.shared_by).front();
+      limit.share(others.allotter_of(by.name)->make(by));
+    }
+    if (ends.sinks != 0) return;
+    if (limit.by == sharing::ramp) limit.shares.window = ends.recent;
+    if (limit.by == sharing::allotted) limit.share(limit.sharer.with_window(ends.recent));
   }
 
   /// The table of a name, which an argument of a part says, or the part by itself.

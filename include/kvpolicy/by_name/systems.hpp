@@ -4,6 +4,8 @@
 
 #include <kvpolicy/by_name/spec_parts.hpp>
 #include <kvpolicy/scorers/carried.hpp>
+#include <kvpolicy/scorers/expected_attention.hpp>
+#include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/lazy_layers.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
@@ -111,13 +113,13 @@ struct sir_llm {
   friend bool operator==(sir_llm const&, sir_llm const&) = default;
 };
 
-/// LU-KV (2026): shares by a profile of the model, one for each lane; the first and the last entries are kept. Its own
-/// scores, Expected Attention, are not there yet, so `scores` names external ones, and `epsilon` cannot be set.
+/// LU-KV (2026): shares by a profile of the model, one for each lane, and Expected Attention's scores, or external ones
+/// that `scores` names. The first and the last entries are kept.
 struct lu_kv {
   label table{{"lu_kv"}};
-  int sinks = 4;          ///< the first positions, which are kept
+  int sinks = 4;          ///< the first positions, which are kept; also Expected Attention's
   int window = 1;         ///< the last entries, which are kept
-  double epsilon = 0.02;  ///< of Expected Attention
+  float epsilon = 0.02f;  ///< of Expected Attention
   label scores{};
 
   static constexpr bool adds_protection = true;
@@ -128,13 +130,17 @@ struct lu_kv {
                        field{"epsilon", &lu_kv::epsilon}, field{"scores", &lu_kv::scores});
   }
   void check(char const* call) const {
-    expects(scores != label{}, call, "lu_kv.scores", "empty",
-            "its own scores are expected_attention, which is not there yet: it names external scores");
     expects(sinks >= 0, call, "lu_kv.sinks", sinks, "a count cannot be negative");
     expects(window >= 0, call, "lu_kv.window", window, "a count cannot be negative");
-    expects(epsilon == 0.02, call, "lu_kv.epsilon", epsilon, "it is of expected_attention, which is not there yet");
+    expects(scores == label{} || epsilon == 0.02f, call, "lu_kv.epsilon", epsilon,
+            "it is of expected_attention, and scores are given");
+    detail::check_scorer_of(*this, call);
   }
-  [[nodiscard]] constexpr external scorer() const { return {scores}; }
+  [[nodiscard]] constexpr expected_attention scorer() const { return {.sinks = sinks, .epsilon = epsilon}; }
+  template <class Visit>
+  auto with_scorer(Visit const& visit) const {
+    return scores != label{} ? visit(external{scores}) : visit(scorer());
+  }
   void join(spec_parts& parts) const {
     parts.protect.add(safe{sinks, window});
     parts.limit.by = sharing::table;

@@ -213,6 +213,22 @@ std::string signal_name(any_signal_of<First, Others...> const*) {
   return text;
 }
 
+/// The name of the tensor of a trace from which a needed signal is made, likewise.
+template <class Signal>
+std::string tensor_name(Signal const*) {
+  if constexpr (requires { Signal::tensor; }) {
+    return Signal::tensor;
+  } else {
+    return Signal::name;
+  }
+}
+template <class First, class... Others>
+std::string tensor_name(any_signal_of<First, Others...> const*) {
+  std::string text = tensor_name(static_cast<First const*>(nullptr));
+  ((text += " or " + tensor_name(static_cast<Others const*>(nullptr))), ...);
+  return text;
+}
+
 template <class SignalSet, class... Needed>
 consteval bool has_all(needs<Needed...>) {
   return (provides<SignalSet, Needed> && ...);

@@ -58,6 +58,9 @@ struct tri_attention {
             "distances are 1, 2, 4, ..., at most 31 of them");
     expects(group != reduction::last, call, "tri_attention.group", "last", "query heads have no order");
   }
+  void refuse(auto&, auto const& in) const {
+    query_model::expect_part("decide", name, "radius", in.template get<query_model>().radius);
+  }
   [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {
     std::int64_t const of_head = std::int64_t{positions().rows()} * model.head_dim + model.head_dim / 2;
     return batch.size() + rows_of_scores(batch, batch.size() * model.group() * of_head);

@@ -196,10 +196,8 @@ TEST_SUITE("scorers/stages/put_first") {
           "parse: column 10 = budget, but only lanes that share with nobody have shares that differ");
     CHECK(refusal("pyramid_kv(beta=0.5) | budget(3)") ==
           "parse: column 1: pyramid_kv.beta = 0.5, but the last layer's share is 1 / beta of the average, beta >= 1");
-    CHECK(
-        refusal("lu_kv | budget(3)") ==
-        "parse: column 1: lu_kv.scores = empty, but its own scores are expected_attention, which is not there yet: it "
-        "names external scores");
+    CHECK(refusal("lu_kv(sinks=-1) | budget(3)") ==
+          "parse: column 1: lu_kv.sinks = -1, but a count cannot be negative");
     CHECK(refusal("lu_kv(scores=x) | budget(3)") ==
           "parse: column 1 = lu_kv, but its table is lu_kv, and a table is given to the registry by its name");
     CHECK(refusal("pyramid_kv | reduce_lanes(token, sum)") ==

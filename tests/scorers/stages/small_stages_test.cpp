@@ -428,8 +428,9 @@ TEST_SUITE("scorers/stages/small_stages") {
     auto const refuses = [](char const* spec, std::string const& error) {
       CHECK_THROWS_WITH_AS((void)kv::parse(spec), error.c_str(), kv::invalid_argument);
     };
-    refuses("knorm | times_norm(projected)", "parse: column 20 = projected, but times_norm's of is values");
-    refuses("knorm | times_norm(norm=l1)", "parse: column 25 = l1, but times_norm's norm is l2");
+    refuses("knorm | times_norm(keys)", "parse: column 20 = keys, but times_norm's of is values or projected");
+    refuses("knorm | times_norm(norm=l1)",
+            "parse: column 9: times_norm.norm = l1, but values as they are have l2; l1 is of projected ones");
     refuses("knorm | times_norm(epsilon=-1)",
             "parse: column 9: times_norm.epsilon = -1, but it is added to every score, 0 or more");
     refuses("tova | times_norm",

@@ -14,6 +14,7 @@
 #include <kvpolicy/ops/cuda/apply_stats.hpp>
 #include <kvpolicy/ops/cuda/argmin.hpp>
 #include <kvpolicy/ops/cuda/attention_mass.hpp>
+#include <kvpolicy/ops/cuda/attention_moments.hpp>
 #include <kvpolicy/ops/cuda/block_scores.hpp>
 #include <kvpolicy/ops/cuda/compact_rows.hpp>
 #include <kvpolicy/ops/cuda/copy_rows.hpp>
@@ -41,6 +42,9 @@
 #include <kvpolicy/ops/cuda/page_scores.hpp>
 #include <kvpolicy/ops/cuda/pair_norms.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>
+#include <kvpolicy/ops/cuda/projected_norm.hpp>
+#include <kvpolicy/ops/cuda/quadratic_form.hpp>
+#include <kvpolicy/ops/cuda/query_moments.hpp>
 #include <kvpolicy/ops/cuda/redundancy.hpp>
 #include <kvpolicy/ops/cuda/rerotate.hpp>
 #include <kvpolicy/ops/cuda/residual.hpp>
