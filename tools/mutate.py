@@ -120,7 +120,6 @@ COVER = [
     ("ops/host/kernels/norms*.hpp", "ops/golden/passes ops/row_norm"),
     ("ops/host/kernels/listing*.hpp", "ops/golden/passes ops/listed_kernels"),
     ("ops/host/kernels/spread*.hpp", "ops/lag_spread"),
-    ("ops/host/kernels/ranks*.hpp", "ops/redundancy scorers/stages/small_stages"),
     ("ops/host/kernels/element_rows*.hpp", "ops/golden/rows ops/listed_kernels ops/mean_row"),
     ("ops/host/kernels/transpose*.hpp", "ops/golden/rows ops/listed_kernels ops/append_column"),
     ("ops/host/kernels/rope*.hpp", "ops/golden/rows ops/rerotate"),

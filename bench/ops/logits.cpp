@@ -5,8 +5,10 @@
 #include <kvpolicy/ops/future_queries.hpp>
 #include <kvpolicy/ops/host/add_shares.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
+#include <kvpolicy/ops/host/lag_spread.hpp>
 #include <kvpolicy/ops/host/quadratic_form.hpp>
 #include <kvpolicy/ops/host/query_moments.hpp>
+#include <kvpolicy/ops/host/row_stats.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
 #include <kvpolicy/ops/logits.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
@@ -214,6 +216,58 @@ BENCHMARK(normalise)
     ->ArgsProduct({{32768}, {0}, {1, 2}})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
+
+/// Ranks in blocks of `block` scores that differ, against a copy of them.
+void rank(benchmark::State& state) {
+  fixture on(state, 1);
+  std::vector<float> from(on.values.size());
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i * 2654435761u % 65521);
+  auto const block = static_cast<int>(state.range(3));
+  auto const taken = bench::in_turn(
+      state,
+      [&] {
+        std::copy(from.begin(), from.end(), on.values.begin());
+        kv::ops::normalise(on.exec, kv::normalising::rank, on.scores, {block, 0});
+      },
+      [&] { std::copy(from.begin(), from.end(), on.values.begin()); });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(rank)
+    ->ArgNames({"entries", "element", "threads", "block"})
+    ->ArgsProduct({{32768}, {0}, {1, 2}, {128, 1024}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// LagKV's blocks, against a read of the keys.
+void lag_spread(benchmark::State& state) {
+  fixture on(state, 1);
+  on.exec.reserve(kv::implementation<kv::ops::lag_spread_t, kv::host>::scratch(bench::one_layer, on.entries));
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::lag_spread(on.exec, kv::keys_of(on.cache), {}, kv::replaced{}, on.scores); },
+      [&] { on.read(); });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(lag_spread)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// The sum of the scores of both ends, against a copy of all of them.
+void row_stats(benchmark::State& state) {
+  fixture on(state, 1);
+  std::vector<float> from(on.values.size(), 0.25f), sums(static_cast<std::size_t>(on.cache.lanes.size()));
+  kv::by_lane<float> const to = kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, sums.data(), 1).rows;
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::row_stats(on.exec, on.scores, kv::safe{4, 1024}, kv::statistic::sum, to); },
+      [&] { std::copy(from.begin(), from.end(), on.values.begin()); });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(row_stats)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
 
 /// The turned queries of a layer, which depend on no entry.
 void future_queries(benchmark::State& state) {

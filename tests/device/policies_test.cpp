@@ -162,8 +162,7 @@ TEST_SUITE("device/policies") {
     }
     agree("lag_kv", kv::eviction{.score = kv::lag_kv{.lag = 4, .sinks = 1}, .budget = kv::per_lane{12}});
     kv::lazy_layers const ends{.threshold = 0.3f, .initial = 1, .recent = 5};
-    kv::at_least const stays{0.5f};
-    agree("lazy_layers", kv::eviction{.score = ends, .budget = kv::unlimited{}, .pick = stays});
+    agree("lazy_layers", kv::eviction{.score = ends, .budget = kv::per_lane{9}});
     kv::normalised const ranked{.score_of = kv::knorm{}, .how = kv::normalising::rank, .block = 4};
     agree("ranks", kv::eviction{.score = ranked, .protect = kv::sinks{1}, .budget = kv::per_lane{8}});
     agree("recency", kv::eviction{.score = kv::recency{}, .protect = kv::sinks{2}, .budget = kv::per_lane{7}});

@@ -19,7 +19,8 @@ namespace KVPOLICY_NAMESPACE {
 ///     lazy : sum of a over the first `initial` and the last `recent` of these entries > threshold
 ///
 /// A lazy layer keeps its first `initial` and its last `recent - last` entries. A layer is not lazy if it has at most
-/// initial + recent + last entries. The plan has a float more for each layer. kvpress's SimLayerKVPress is the same.
+/// initial + recent + last entries, or if nothing was observed. The plan has a float more for each layer. kvpress's
+/// SimLayerKVPress is the same.
 struct lazy_layers {
   float threshold = 1;  ///< of attention; at 1 no layer is lazy
   int initial = 4;
