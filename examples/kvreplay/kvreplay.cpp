@@ -67,7 +67,7 @@ void count_once(options& with, int entries) {
 void set_published(options& of, trace const& from, registry const& known) {
   if (of.how == mode::prefill) of.slack = "";
   for (std::string& each : of.set) {
-    bool const released = of.how == mode::layers && each == "rounding=release";
+    bool const released = of.mode_name == "layers" && each == "rounding=release";
     if (released && of.policy == kv::cake::name) each = "rounding=release_by_layer";
   }
   for (kv::scorer_info const& one : known.list()) {

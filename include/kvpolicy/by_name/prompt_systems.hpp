@@ -87,7 +87,8 @@ struct compress_kv {
   void use_table(rows_of_heads const& named) { weights = named; }
   void check(char const* call) const {
     detail::check_scorer_of(*this, call);
-    detail::check_proportion(call, 0, floor, cap);
+    expects(floor >= 0, call, "compress_kv.floor", floor, "a count cannot be negative");
+    expects(cap >= 1, call, "compress_kv.cap", cap, "a layer may keep cap times the average, cap >= 1");
   }
   [[nodiscard]] constexpr voted_attention scorer() const { return {window, pool, table, weights}; }
   void join(spec_parts& parts) const {

@@ -144,6 +144,11 @@ struct budget_when_due {
   KVPOLICY_HD int operator()(lane one, int count) const {
     return is_always_due(when) || is_due(when, batch.newest(one)) ? limit(one, count) : count;
   }
+  [[nodiscard]] KVPOLICY_HD int average_of(lane one, int count) const
+    requires requires(Budget const& of) { of.average_of(one, count); }
+  {
+    return limit.average_of(one, count);
+  }
   [[nodiscard]] KVPOLICY_HD double dropped_part() const
     requires requires(Budget const& of) { of.dropped_part(); }
   {
