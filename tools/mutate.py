@@ -111,6 +111,7 @@ COVER = [
     ("ops/host/attention/rows_that_see.hpp", "ops/attention_mass device/visit_attention"),
     ("recorders/record_mass_ring.hpp", "methods"),
     ("recorders/record_stamps.hpp", "methods"),
+    ("ops/*projected_norm.hpp", "ops/projected_norm device/projected_norm"),
     ("ops/*future_queries.hpp", "device/pair_norms methods"),
     ("ops/*row_norm.hpp", "ops/combine ops/record_norms ops/row_norm"),
     ("ops/host/kernels/lowest*.hpp", "ops/golden/passes ops/argmin"),

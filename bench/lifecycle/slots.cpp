@@ -150,7 +150,7 @@ void copies(benchmark::State& state) {
   bench::memory plain(bytes);
   std::memset(saved.data(), 1, bytes);
   std::memset(plain.data(), 1, bytes);
-  auto const free_slot = [&] { held.history().reset(1); };  // the slot's old contents are overwritten
+  auto const free_slot = [&] { kv::reset(exec, all, held, 1); };  // fork and load refuse a slot that is used
   auto const rounds = bench::in_turn_after(
       state, free_slot, [&] { kv::fork(exec, all, held, 0, 1); },
       [&] { kv::save(exec, all, held, 0, std::span(saved.data(), bytes)); },

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // logits of 32 rows against the peak of the multiply-add, of one row against a read of the keys, and mean_row against
-// one; a decision of KeyDiff, which is both verbs, against two reads; and redundancy against Eigen's product of the
-// keys with themselves.
+// one; a decision of KeyDiff, which is both verbs, against two reads; and redundancy and projected_norm against Eigen's
+// products of the same rows.
 #include <kvpolicy/ops/future_queries.hpp>
 #include <kvpolicy/ops/host/add_shares.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
@@ -12,8 +12,10 @@
 #include <kvpolicy/ops/mean_row.hpp>
 #include <kvpolicy/ops/normalise.hpp>
 #include <kvpolicy/ops/pair_norms.hpp>
+#include <kvpolicy/ops/projected_norm.hpp>
 #include <kvpolicy/ops/redundancy.hpp>
 #include <kvpolicy/ops/visit_attention.hpp>
+#include <numeric>
 
 #include "checks.hpp"
 #include "measure.hpp"
@@ -301,6 +303,53 @@ void similarity(benchmark::State& state) {
   state.counters["verb_us"] = 1e6 * taken.least(0);
 }
 BENCHMARK(similarity)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{2176}, {0}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// Values after an output projection of 1,024 channels, against Eigen's product with the columns of each query head.
+void projected_norm(benchmark::State& state) {
+  fixture on(state, 1);
+  on.exec.reserve(kv::implementation<kv::ops::projected_norm_t, kv::host>::scratch(bench::one_layer, on.entries));
+  constexpr int width = 1024;
+  int const dims = on.cache.v.channels, heads = bench::one_layer.query_heads, group = bench::one_layer.group();
+  std::vector<float> weights(static_cast<std::size_t>(width * heads * dims)), apart(weights.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(i * 37 % 101) / 101.0f - 0.5f;
+  for (std::size_t i = 0; i < weights.size(); ++i) {  // [head][channel][d]
+    std::size_t const d = i % static_cast<std::size_t>(dims), c = i / static_cast<std::size_t>(dims) % width;
+    std::size_t const h = i / static_cast<std::size_t>(dims) / width;
+    apart[i] = weights[(c * static_cast<std::size_t>(heads) + h) * static_cast<std::size_t>(dims) + d];
+  }
+  auto const by = kv::output_projection_of(weights.data(), kv::codec::f32, width, bench::one_layer);
+  auto const* const values = reinterpret_cast<float const*>(on.cache.v.row(0, {}, 0));
+  std::vector<float> product(static_cast<std::size_t>(on.threads) * static_cast<std::size_t>(on.entries) * width);
+  auto const eigen = [&](int lane, int worker) {
+    for (int h = lane * group; h < (lane + 1) * group; ++h) {
+      bench::peers::eigen_product(values + std::int64_t{lane} * on.entries * dims,
+                                  apart.data() + std::int64_t{h} * width * dims, on.entries, dims, width,
+                                  product.data() + std::int64_t{worker} * on.entries * width);
+    }
+  };
+  auto const run = [&] {
+    kv::ops::projected_norm(on.exec, kv::values_of(on.cache), by, {}, kv::replaced{}, on.scores);
+  };
+  run();
+  double expected = 0;  // of the last entry of lane 0
+  for (int h = 0; h < group; ++h) {
+    for (int c = 0; c < width; ++c) {
+      float const* const row = apart.data() + (std::int64_t{h} * width + c) * dims;
+      float const* const value = values + std::int64_t{on.entries - 1} * dims;
+      expected += std::abs(std::inner_product(row, row + dims, value, 0.0)) / group;
+    }
+  }
+  double const found = static_cast<double>(on.values[static_cast<std::size_t>(on.entries) - 1]);
+  if (std::abs(found - expected) > 1e-4 * expected) return state.SkipWithError("wrong result");
+  auto const taken = bench::in_turn(state, run, [&] { on.exec.for_each(on.cache.lanes.size(), eigen); });
+  state.counters["of_eigen"] = taken.ratio(1, 0);
+  state.counters["verb_us"] = 1e6 * taken.least(0);
+}
+BENCHMARK(projected_norm)
     ->ArgNames({"entries", "element", "threads"})
     ->ArgsProduct({{2176}, {0}, {1, 2}})
     ->UseManualTime()

@@ -178,6 +178,7 @@ class grouped_replay {
     auto const by_layer = [&](std::size_t g) { return layers_of(g); };
     merge_table(&results::scores, merged_.segments, -std::numeric_limits<float>::infinity(), by_segment);
     merge_table(&results::shares, merged_.segments, std::int64_t{entries_}, by_segment);
+    merge_table(&results::recipe, merged_.segments, std::int64_t{0}, by_segment);
     merge_table(&results::memory, model_.layers, 0.0f, by_layer);
     merge_events();
     for (part const& one : parts_) {

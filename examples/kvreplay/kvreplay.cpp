@@ -66,6 +66,10 @@ void count_once(options& with, int entries) {
 /// prompt is one decision, which waits for nothing), and whether it keeps the prompt and has a budget.
 void set_published(options& of, trace const& from, registry const& known) {
   if (of.how == mode::prefill) of.slack = "";
+  for (std::string& each : of.set) {
+    bool const released = of.how == mode::layers && each == "rounding=release";
+    if (released && of.policy == kv::cake::name) each = "rounding=release_by_layer";
+  }
   for (kv::scorer_info const& one : known.list()) {
     if (one.name != of.policy || !of.spec.empty()) continue;
     of.has_no_budget = one.has_no_budget;

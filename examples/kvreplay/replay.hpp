@@ -2,6 +2,7 @@
 // Replays a policy over a trace, as an engine whose memory is the mapped file.
 #pragma once
 
+#include <array>
 #include <future>
 #include <optional>
 #include <span>
@@ -62,6 +63,7 @@ class replay {
       decode(step);
     }
     journal_->close();
+    if (policy_.score.name_inside() == kv::lazy_layers::name) note_recipes();
     found_.stats.logical_kept += std::int64_t{arrived_since_} * memory_.lanes();
     found_.stats.attended_length += std::int64_t{arrived_since_} * memory_.lanes();
     return found_;
@@ -145,14 +147,36 @@ class replay {
     kv::cache const all = memory_.view();
     auto const limit = policy_.budget.in_entries(all.shape, kv::entry_bytes(all));
     int const entries = trace_.entries();
-    if (limit.by == kv::sharing::fixed || entries <= limit.average_of({}, entries) || entries <= limit.shares.window)
-      return;
+    if (limit.by == kv::sharing::fixed || entries <= limit.average_of({}, entries)) return;
+    if (entries <= policy_.score.forces().ends.recent) return;
     found_.shares.resize(size(found_.segments));
     int const first = journal::first_segment(found_.decides, batch);
     for (int s = 0; s < kv::segments(batch, found_.decides); ++s) {
       kv::lane const one = batch.at(kv::first_lane(batch, found_.decides, s));
       found_.shares[size(first + s)] = limit.is_allotted() ? *plan_.shares().row(one) : limit(one, entries);
     }
+    if (policy_.budget.lane_numbers() == kv::moments::lane_numbers) note_statistics(batch);
+  }
+  /// Notes the entropy, the variance and the preference of each layer, by which its share was found.
+  void note_statistics(kv::lanes const& batch) {
+    kv::by_lane<float> const numbers = kv::numbers_of_lanes(plan_.scores(batch), kv::moments::lane_numbers);
+    for (int l = batch.layer_begin; l < batch.layer_end; ++l) {
+      std::array<double, 2> sums{};
+      for (int h = 0; h < batch.heads; ++h) {
+        for (int i = 0; i < 2; ++i) sums[size(i)] += static_cast<double>(numbers.row({0, l, h})[i]);
+      }
+      for (double const sum : sums) found_.statistics.push_back(static_cast<float>(sum));
+      found_.statistics.push_back(numbers.row({0, l, 0})[2]);
+    }
+  }
+
+  /// Notes which segments are lazy: they have dropped entries. Scores say no more, and are not part of the result.
+  void note_recipes() {
+    for (int s = 0; s < found_.segments; ++s) {
+      std::int64_t const kept = found_.keep.offsets[size(s) + 1] - found_.keep.offsets[size(s)];
+      found_.recipe.push_back(kept < trace_.entries() ? 1 : 0);
+    }
+    found_.scores.clear();
   }
 
   template <class Step>

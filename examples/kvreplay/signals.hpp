@@ -55,10 +55,12 @@ class offers {
       before_rope_ = {rows_of(trace_.pre_rope_queries, 0, end, 0), trace_.rope()};
       all.add(before_rope_);
     }
+    if (trace_.output_projection) all.add(projection_ = projection());
+    if (trace_.value_norms) all.add(norms_ = {of_entries(trace_.value_norms, norm_values_, held)});
     if (end == trace_.entries() && with_.how == mode::prefill) offer_recent(all);
     if (given_mass) all.add(mass_ = {lane_mass()});
     if (array const* const scores = external_of(); scores != nullptr) {
-      all.add(external_ = {lane_external(*scores, held)});
+      all.add(external_ = {of_entries(*scores, lane_values_, held)});
     }
     return all;
   }
@@ -146,6 +148,17 @@ class offers {
             .position = {trace_.positions.data() + entry}};
   }
 
+  [[nodiscard]] kv::output_projection projection() const {
+    array const& from = trace_.output_projection;
+    return {.base = from.data,
+            .element = from.element,
+            .dims = trace_.value_dim(),
+            .width = static_cast<int>(from.shape[1]),
+            .heads = trace_.shape().query_heads,
+            .layer = from.stride(0),
+            .channel = from.stride(1)};
+  }
+
   /// The attention mass by lane and ordinal. A mass of query heads is reduced by the policy's field `group`.
   kv::by_lane<float const> lane_mass() {
     std::int64_t const entries = trace_.entries();
@@ -186,17 +199,18 @@ class offers {
     return &found->second;
   }
 
-  /// An external score by lane and ordinal. It follows its entry when that moves.
-  kv::by_lane<float const> lane_external(array const& from, std::vector<std::vector<int>> const& held) {
+  /// A number of each entry by lane and ordinal, in the memory `to`. It follows its entry when that moves.
+  kv::by_lane<float const> of_entries(array const& from, std::vector<float>& to,
+                                      std::vector<std::vector<int>> const& held) {
     kv::lanes const batch = memory_.view().lanes;
     std::int64_t const entries = trace_.entries();
-    lane_values_.resize(size(memory_.lanes()) * size(entries));
+    to.resize(size(memory_.lanes()) * size(entries));
     for (int i = 0; i < memory_.lanes(); ++i) {
       std::int64_t const row = from.shape.size() == 1 ? 0 : i * entries;
       std::vector<int> const& entry = held[size(kv::segment_of(batch, policy_.decides(), i))];
-      for (std::size_t e = 0; e < entry.size(); ++e) lane_values_[size(i * entries) + e] = from.value(row + entry[e]);
+      for (std::size_t e = 0; e < entry.size(); ++e) to[size(i * entries) + e] = from.value(row + entry[e]);
     }
-    return {lane_values_.data(), 0, entries * trace_.shape().kv_heads, entries};
+    return {to.data(), 0, entries * trace_.shape().kv_heads, entries};
   }
 
   options const& with_;
@@ -220,6 +234,9 @@ class offers {
   kv::external_queries external_rows_;
   profile_of_queries profile_;
   kv::pre_rope_queries before_rope_;
+  kv::output_projection projection_;
+  kv::value_norms norms_;
+  std::vector<float> norm_values_;
   kv::birth_score born_;
   kv::stale_spans stale_;
   std::vector<float> external_lse_;

@@ -29,6 +29,8 @@ class trace {
     query_rows = from_.read("query_rows", "LQRD");
     query_mean = from_.read("query_model.mean", "LQD");
     query_radius = from_.read("query_model.radius", "LQP");
+    output_projection = from_.read("output_projection", "LEO");
+    value_norms = from_.read("value_norms", "LKN");
     query_square = from_.read("query_model.square", "LQDD");
     attention_mass = from_.read("attention_mass", "LhN");
     row_lse = from_.read("row_lse", "LQW");
@@ -110,7 +112,7 @@ class trace {
   }
 
   array keys, values, pre_rope_keys, pre_rope_queries, queries, recent_queries, query_rows, query_mean, query_radius,
-      query_square, attention_mass, row_lse, sink_logits, log_beta, gate, query_lse;
+      query_square, output_projection, value_norms, attention_mass, row_lse, sink_logits, log_beta, gate, query_lse;
   std::map<std::string, array> external, birth, table, page_gate;
   std::vector<int> layer_group;  ///< of all layers of the file
   std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end, stale_begin, stale_end,
@@ -130,6 +132,7 @@ class trace {
              "they are a multiple of " + std::to_string(shape_.kv_heads) + " KV heads");
     }
     settle_mass();
+    settle_projection();
     if (from_.bound('W', 0) > entries_) {
       refuse(from_.bound_by('W'), std::to_string(from_.bound('W', 0)) + " rows",
              "there are " + std::to_string(entries_) + " entries");
@@ -147,6 +150,22 @@ class trace {
       refuse("attention_mass", std::to_string(heads) + " heads",
              "the trace has " + std::to_string(shape_.query_heads) + " query heads and " +
                  std::to_string(shape_.kv_heads) + " KV heads");
+    }
+  }
+
+  /// Checks the columns of the output projection: those of all query heads, whose number it determines if no other
+  /// tensor does.
+  void settle_projection() {
+    if (!output_projection) return;
+    std::int64_t const columns = output_projection.shape[2];
+    bool const heads_known = from_.bound('Q') || attention_mass;
+    if (!heads_known && columns % (std::int64_t{value_dim()} * shape_.kv_heads) == 0) {
+      shape_.query_heads = static_cast<int>(columns / value_dim());
+    }
+    if (columns != std::int64_t{shape_.query_heads} * value_dim()) {
+      refuse("output_projection", std::to_string(columns) + " columns",
+             "there are " + std::to_string(shape_.query_heads) + " query heads and values of " +
+                 std::to_string(value_dim()) + " channels");
     }
   }
 
@@ -262,6 +281,8 @@ class trace {
     check_finite("query_rows", query_rows);
     check_finite("query_model.mean", query_mean);
     check_finite("query_model.radius", query_radius);
+    check_finite("output_projection", output_projection);
+    check_finite("value_norms", value_norms);
     check_finite("query_model.square", query_square);
     check_finite("attention_mass", attention_mass);
     check_finite("row_lse", row_lse);

@@ -82,6 +82,7 @@ class result_writer {
       add("pages.ids", found.pages->ordinals, {std::ssize(found.pages->ordinals)});
     }
     if (!found.shares.empty()) add("shares", found.shares, {segments});
+    if (!found.recipe.empty()) add("recipe", found.recipe, {segments});
     if (with_.how == mode::decode || with_.how == mode::chunks)
       add("events", found.events, {std::ssize(found.events) / 3, 3});
     if (with_.how == mode::turns) {
@@ -92,6 +93,9 @@ class result_writer {
     std::int64_t const wide = std::ssize(found.scores) * 4;
     if (wide > 0) scores = file_.add("scores", "F32", {segments, wide / 4 / segments}, wide);
     kv::shape const& model = trace_.shape();
+    std::int64_t statistics = 0;
+    std::int64_t const numbers = std::ssize(found.statistics);
+    if (numbers > 0) statistics = file_.add("layer.statistics", "F32", {numbers / 3, 3}, numbers * 4);
     std::int64_t memory = 0;
     if (!found.memory.empty()) {
       memory =
@@ -103,6 +107,7 @@ class result_writer {
     file_.put(memory, found.memory);
     for (auto const& [at, list] : lists) file_.put(at, *list);
     if (wide > 0) file_.put(scores, found.scores);
+    if (numbers > 0) file_.put(statistics, found.statistics);
   }
 
   /// Writes the rows that a layer has kept. Layers come in any order.

@@ -65,6 +65,8 @@ struct all_signals {
   kv::external_queries lookahead{rows()};
   kv::query_model profile = profile_of(numbers.data());
   kv::pre_rope_queries before_rope{rows()};
+  kv::value_norms norms{table()};
+  kv::output_projection projection = kv::output_projection_of(numbers.data(), kv::codec::f32, 1, cache.model());
   kv::log_beta log_beta = of_entries<kv::log_beta>();
   kv::gate gate = of_entries<kv::gate>();
   kv::birth_score born = of_entries<kv::birth_score>();
@@ -86,7 +88,7 @@ struct all_signals {
       if (padded.find(" " + std::string(Signal::name) + " ") == std::string::npos) made.add(one);
     };
     add(keys), add(values), add(queries), add(probabilities), add(turn), add(lookahead), add(log_beta), add(gate);
-    add(born), add(external), add(spans), add(pages), add(profile), add(before_rope);
+    add(born), add(external), add(spans), add(pages), add(profile), add(before_rope), add(norms), add(projection);
     return made;
   }
 };
@@ -114,6 +116,7 @@ std::vector<std::string> every_spec() {
     if (spec == "pyramid_kv") spec += "(window=4)";
     if (spec == "lazy_eviction") spec += "(window=1)";
     if (spec == "chunk_kv") spec += "(chunk=4, window=4)";
+    if (spec == "critical_kv") spec += "(window=4)";
     if (spec == "neural_gc") spec += "(block=4, every=1)";
     if (spec == "openvino") spec += "(start=2, recent=4, block=4)";
     if (!each.has_no_budget && spec != "full") spec += " | budget(6)";
@@ -142,8 +145,9 @@ TEST_SUITE("printed: missing signals") {
         kv::any_signals const in = given.without(missing);
         std::string said = error_of([&] { kv::observe(exec, policy, in, state); });
         if (said.empty()) said = error_of([&] { kv::decide(exec, policy, in, state, plan); });
-        CHECK(said.find(", but " + std::string(policy.score.name_inside()) + " needs signal " + missing) !=
-              std::string::npos);
+        std::string const whose =
+            missing.starts_with("value_norms") ? "critical" : std::string(policy.score.name_inside());
+        CHECK(said.find(", but " + whose + " needs signal " + missing) != std::string::npos);
         CHECK_FALSE(plan.decided());
         ++refused;
       }

@@ -246,7 +246,8 @@ TEST_SUITE("by_name/registry") {
     CHECK(parse_error("snapkv(window=0)") == "parse: column 1: snapkv.window = 0, but at least one row observes");
     CHECK(parse_error("knorm | sink(3)") ==
           "parse: column 9 = sink, but there are the parts frozen, reduce_lanes, put_first, blocks, times_norm, "
-          "normalised, pooled, noise, decayed, mix, sinks, recent, span, safe, everything, prompt, marks, budget, "
+          "normalised, pooled, noise, decayed, mix, critical, sinks, recent, span, safe, everything, prompt, marks, "
+          "budget, "
           "unlimited, over_budget, full_buffer, over_total, every, at_least, lowest, lowest_one and when; did you mean "
           "sinks?");
     CHECK(parse_error("knorm | sinks(-1)") == "parse: column 9: sinks.tokens = -1, but a count cannot be negative");

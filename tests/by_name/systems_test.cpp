@@ -138,7 +138,7 @@ std::string any_part(dice& random) {
       return "reduce_lanes(" + random.one_of<std::string>({"token, sum", "layer, max", "token", "token, max"}) + ")";
     case 5:
       return random.one_of<std::string>({"frozen", "frozen(how=add)", "times_norm", "normalised(z)", "pooled",
-                                         "noise(3)", "decayed(0.5)", "mix(0.3, knorm)"});
+                                         "noise(3)", "decayed(0.5)", "mix(0.3, knorm)", "critical(0.25)"});
     case 6:
       return random.one_of<std::string>({"over_budget(7)", "over_total(40)", "full_buffer(3)", "every(3)", "at_even"});
     case 7:

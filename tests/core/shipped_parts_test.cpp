@@ -19,6 +19,8 @@ static_assert(scorer<fast_kvzip>);
 static_assert(scorer<full>);
 static_assert(scorer<h2o>);
 static_assert(scorer<head_table>);
+static_assert(scorer<cake>);
+static_assert(scorer<finch>);
 static_assert(scorer<intent_kv>);
 static_assert(scorer<knorm>);
 static_assert(scorer<lazy_eviction>);
@@ -47,6 +49,7 @@ static_assert(scorer<write_gate>);
 
 // Stages, which are scorers around one.
 static_assert(scorer<blocks<full>>);
+static_assert(scorer<critical<full>>);
 static_assert(scorer<decayed<full>>);
 static_assert(scorer<frozen<lookahead_kv>>);
 static_assert(scorer<mix<full>> && scorer<mix<full, knorm>>);
@@ -55,7 +58,7 @@ static_assert(scorer<normalised<full>>);
 static_assert(scorer<pooled<full>>);
 static_assert(scorer<put_first<full>>);
 static_assert(scorer<reduce_lanes<full>>);
-static_assert(scorer<times_norm<full>>);
+static_assert(scorer<times_norm<full>> && scorer<times_norm<full, normed_rows::projected>>);
 
 // Recorders.
 static_assert(recorder<query_ring>);
@@ -90,6 +93,7 @@ static_assert(budget<lowest_part>);
 static_assert(budget<per_lane>);
 static_assert(budget<ramp>);
 static_assert(budget<seen> && detail::allots<seen>);
+static_assert(budget<shared_out<hits>>);
 static_assert(budget<unlimited>);
 
 // Picks.
@@ -117,6 +121,7 @@ static_assert(applier<overwrite>);
 
 // Systems that specs name.
 static_assert(system_of_parts<chunk_kv>);
+static_assert(system_of_parts<critical_kv>);
 static_assert(system_of_parts<keys_values>);
 static_assert(system_of_parts<locret>);
 static_assert(system_of_parts<lu_kv>);

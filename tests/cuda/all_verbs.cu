@@ -38,10 +38,16 @@ void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& rows, kv
   decide(exec, kv::eviction{.score = kv::lazy_eviction{}, .budget = kv::per_lane{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::r_kv{}, .budget = kv::per_lane{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::openvino{}, .budget = kv::per_lane{16}}, cache, in);
+  decide(exec, kv::eviction{.score = kv::critical<kv::knorm>{}, .budget = kv::per_lane{16}}, cache,
+         kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), kv::output_projection{}});
   kv::blocks const by_blocks{.score_of = kv::received_by_value{}};
   decide(exec, kv::eviction{.score = by_blocks, .budget = kv::unlimited{}, .pick = kv::lowest{}}, cache, in);
   decide(exec, kv::eviction{.score = kv::snapkv{}, .budget = kv::per_layer{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::trim_kv{}, .budget = kv::per_lane{16}, .pick = kv::at_least{0.5f}}, cache, in);
+  decide(exec, kv::eviction{.score = kv::cake{}, .budget = kv::shared_out<kv::moments>{.tokens = 16}}, cache, in);
+  decide(exec, kv::eviction{.score = kv::finch{}, .budget = kv::shared_out<kv::hits>{.tokens = 16}}, cache, in);
+  decide(exec, kv::eviction{.score = kv::snapkv{}, .budget = kv::shared_out<kv::pooled_share>{.tokens = 16}}, cache,
+         in);
   decide(exec, kv::eviction{.score = kv::recency{}, .budget = kv::per_lane{16}}, cache, in);
   // Each of these stages once, around the one before.
   using smooth = kv::pooled<kv::normalised<kv::times_norm<kv::snapkv>>>;

@@ -2,6 +2,7 @@
 // Whole policies on the device and on the host: equal keep sets, equal bytes of the cache, step after step.
 
 #include "support/device.hpp"
+#include "support/projection.hpp"
 #include "support/test.hpp"
 
 namespace {
@@ -11,7 +12,8 @@ using namespace kvpolicy_test;
 /// An engine's memory, which two of the same options fill alike, and the executor that a policy runs on.
 template <class Executor>
 struct engine {
-  explicit engine(mock_options const& shape) : cache(shape), queries(cache, shape.element, 3, 5) {
+  explicit engine(mock_options const& shape)
+      : cache(shape), queries(cache, shape.element, 3, 5), by(shape.model, kv::codec::f32, 5, 0, shape.seed) {
     fill(cache, false);
     fill_current(queries, cache, content::smooth);
     beta.resize(as_size(cache.lane_count() * shape.bound));
@@ -29,8 +31,9 @@ struct engine {
     kv::log_beta fresh{{reinterpret_cast<std::byte const*>(beta.data()), kv::codec::f32, row * heads * layers * 4,
                         row * heads * 4, row * 4, 4}};
     fresh.counts = {counts.data(), heads * layers, heads, 1};
-    return kv::signals{cache.lanes(), kv::keys_of(cache.view()), kv::values_of(cache.view()),
-                       kv::queries{queries.view()}, fresh};
+    return kv::signals{
+        cache.lanes(), kv::keys_of(cache.view()), kv::values_of(cache.view()), kv::queries{queries.view()}, fresh,
+        by.view()};
   }
 
   /// The next token of every sequence: its rows, its place in the lanes, its query row.
@@ -56,6 +59,7 @@ struct engine {
   Executor exec;
   mock_cache cache;
   mock_queries queries;
+  mock_projection by;
   std::vector<float> beta;
   std::vector<int> counts;
 };
@@ -148,6 +152,11 @@ TEST_SUITE("device/policies") {
       kv::openvino const score{.start = 2, .recent = 5, .block = 3, .adaptive = adaptive, .cover = 0.6, .crush = 2};
       agree("openvino", kv::eviction{.score = score, .budget = kv::per_lane{12}});  // and two blocks on top
     }
+    kv::cake const by_change{.window = 3, .pool = kv::avg_pool{3}};
+    agree("cake", kv::eviction{.score = by_change, .budget = kv::per_lane{9}});
+    agree("finch", kv::eviction{.score = kv::finch{.window = 3}, .budget = kv::per_lane{9}});
+    kv::critical<kv::snapkv> const critical{.score_of = {.window = 2, .pool = kv::avg_pool{3}}, .first = 0.4};
+    agree("critical", kv::eviction{.score = critical, .protect = kv::sinks{1}, .budget = kv::per_lane{9}});
     agree("recency", kv::eviction{.score = kv::recency{}, .protect = kv::sinks{2}, .budget = kv::per_lane{7}});
     // The stages that change scores, each once.
     using smooth = kv::pooled<kv::normalised<kv::times_norm<kv::snapkv>>>;

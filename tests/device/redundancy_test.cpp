@@ -95,16 +95,19 @@ TEST_SUITE("device/redundancy") {
       owned_lanes const lanes(1, 2, 3, bound, counts);
       owned_scores on_device(lanes.view()), on_host(lanes.view());
       for (std::size_t i = 0; i < on_host.all().size(); ++i) {
-        float const score =
-            random.chance(10) ? -std::numeric_limits<float>::infinity() : static_cast<float>(random.real(10));
+        float const score = random.chance(10)   ? -std::numeric_limits<float>::infinity()
+                            : random.chance(20) ? static_cast<float>(random.below(3))
+                                                : static_cast<float>(random.real(10));
         on_host.all()[i] = on_device.all()[i] = score;
       }
       auto const how = *rc::gen::element(kv::normalising::sum, kv::normalising::min_max, kv::normalising::z,
-                                         kv::normalising::softmax);
+                                         kv::normalising::softmax, kv::normalising::rank);
+      kv::normalised_blocks const blocks{*rc::gen::element(how == kv::normalising::rank ? 600 : 0, 1, 16, 33, 400),
+                                         *rc::gen::element(0, 0, 1, 40)};
       kv::host_executor host;
       device_executor device(any_numbers(), 1);
-      kv::ops::normalise(host, how, on_host.view());
-      kv::ops::normalise(device, how, on_device.view());
+      kv::ops::normalise(host, how, on_host.view(), blocks);
+      kv::ops::normalise(device, how, on_device.view(), blocks);
       device.check();
       RC_ASSERT(alike(on_device.all(), on_host.all(), how == kv::normalising::sum ? 1e-2 : 1e-5));
     });

@@ -15,10 +15,10 @@ from program import Runs, called, listed
 from traces import flat, write
 
 # The whole table: two layers, two KV heads, four query heads, six entries, two channels, three recent rows.
-EXTENT = {"L": 2, "K": 2, "Q": 4, "N": 6, "D": 2, "V": 2, "W": 3, "R": 5, "T": 2, "c": 3, "f": 4, "p": 7, "j": 10, "o": 1, "a": 1, "P": 1}
+EXTENT = {"L": 2, "K": 2, "Q": 4, "N": 6, "D": 2, "V": 2, "W": 3, "R": 5, "T": 2, "c": 3, "f": 4, "p": 7, "j": 10, "o": 1, "a": 1, "P": 1, "E": 5, "O": 8}
 NUMBERS = {
     "keys": "LKND", "values": "LKNV", "pre_rope_keys": "LKND", "pre_rope_queries": "LQND", "queries": "LQND", "recent_queries": "LQWD", "query_rows": "LQRD",
-    "attention_mass": "LQN", "row_lse": "LQW", "sink_logits": "LQ", "log_beta": "LKN", "gate": "LKN", "external.one": "N", "external.all": "LKN",
+    "attention_mass": "LQN", "row_lse": "LQW", "sink_logits": "LQ", "log_beta": "LKN", "gate": "LKN", "value_norms": "LKN", "external.one": "N", "external.all": "LKN",
     "query_model.mean": "LQD", "query_model.radius": "LQP", "query_model.square": "LQDD",
     "residual.w_q.weight": "cp", "residual.w_q.bias": "c", "residual.w_k.weight": "cD", "residual.w_k.bias": "c",
     "residual.w_v.weight": "cD", "residual.w_v.bias": "c", "residual.fc1.weight": "fj", "residual.fc1.bias": "f",
@@ -165,14 +165,16 @@ class BadTraces(Runs):
         """Without one of the signals that --list names, a policy is refused in one line that names what is missing."""
         sources = {"recent_queries": ("queries", "recent_queries", "row_lse"), "queries": ("queries", "recent_queries", "row_lse"),
                    "attention_mass": ("attention_mass", "queries", "recent_queries", "row_lse"), "turn_queries": ("queries",),
-                   "query_rows": ("query_rows", "query_positions"),
+                   "query_rows": ("query_rows", "query_positions"), "value_norms or values": ("value_norms", "values"),
+                   "value_norms or output_projection": ("value_norms", "output_projection"),
                    "pre_rope_queries or query_model.mean": ("pre_rope_queries", "query_model.mean", "query_model.square")}
         words = {"pre_rope_queries or query_model.mean": "pre_rope_queries", "recent_queries": "queries", "attention_mass": "queries", "query_rows": "external_queries"}
         fields = {"external": {"name": "one"}, "carried": {"name": "x"}, "lu_kv": {"scores": "x"}}
         for policy in listed().values():
             for signal in policy["signals"]:
                 begins = signal.removesuffix("NAME")
-                tensors = {name: one for name, one in good().items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
+                there = {**good(), "output_projection": ("F32", filled("LE" + "O"))}
+                tensors = {name: one for name, one in there.items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
                 tensors["table.q_filters"], tensors["table.thresholds"] = ("F32", filled("LKD")), ("F32", filled("LQ"))
                 if policy["modes"] == ["decode"]:
                     del tensors["attention_mass"]  # while decoding there is none of all rows
@@ -205,6 +207,23 @@ class BadTraces(Runs):
         self.fails(self.run_program("--policy", "expected_attention", "--budget", 3), "metadata rope_theta = missing")
         self.assertEqual(self.run_program("--policy", "expected_attention", "--budget", 3, future=0).returncode, 0)
         self.fails(self.run_program("--policy", "ada_ea", "--budget", 3), "tensor table.thresholds = missing")
+
+    def test_an_output_projection(self):
+        """Its columns are those of all query heads, whose number it tells where no other tensor does."""
+        heads, width = EXTENT["Q"], EXTENT["V"]
+        tensors = {name: good()[name] for name in ("keys", "values", "external.one")}
+        for columns, queries, said in ((heads * width, True, ""), (heads * width + 1, True, f"= {heads * width + 1} columns"),
+                                       (2 * EXTENT["K"] * width, False, ""), (2 * EXTENT["K"] * width - 1, False, "columns")):
+            tensors["output_projection"] = ("F32", [[[0.5] * columns for _ in range(5)] for _ in range(EXTENT["L"])])
+            write(self.path, {**tensors, **({"queries": good()["queries"]} if queries else {})})
+            done = self.run_program("--policy", "critical_kv", "--budget", 3, scores="one")
+            if said:
+                self.fails(done, "tensor output_projection ", said)
+            else:
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for missing in ("values", "output_projection"):
+            write(self.path, {name: one for name, one in good().items() if name not in (missing, "value_norms")})
+            self.fails(self.run_program("--policy", "critical_kv", "--budget", 3, scores="one", ), missing)
 
     def test_missing(self):
         for name in ("query_rows", "query_positions", "span_begin", "span_end", *(n for n in NUMBERS if n.startswith("residual."))):

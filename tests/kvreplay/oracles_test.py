@@ -453,11 +453,11 @@ AT_ONCE = {name for name, one in SYSTEMS.items() if name != "locret" and not get
 WITHOUT = {another_share: set(SYSTEMS) - {"pyramid_kv", "lu_kv"}, a_turn: set(SYSTEMS) - {"sir_llm"}, an_event: AT_ONCE}  # no result of theirs has it
 
 
-def a_rehearsal(system):
+def a_rehearsal(system, spoils=SPOILS, answer=answer):
     """The system's cases, answered by the oracle, and how often each spoiled answer was found."""
-    found = dict.fromkeys(SPOILS, 0)
+    found = dict.fromkeys(spoils, 0)
 
-    class Rehearsal(SYSTEMS[system]):
+    class Rehearsal(system):
         rehearsed, expected = True, None
 
         def run_program(self, *arguments, **fields):
@@ -471,7 +471,7 @@ def a_rehearsal(system):
 
         def decides(self, decision, *arguments, **fields):
             super().decides(decision, *arguments, **fields)
-            for spoil in SPOILS:
+            for spoil in spoils:
                 result, _ = answer(decision)
                 if spoil(decision, result):
                     with self.assertRaises(AssertionError, msg=f"{spoil.__name__} was not found"):
@@ -511,7 +511,7 @@ def offered(of):
 def an_admission_rehearsed(system):
     found = dict.fromkeys((an_entry_of_the_window, an_admitted_entry, a_late_event), 0)
 
-    class Rehearsal(SYSTEMS[system]):
+    class Rehearsal(system):
         def replay(self, policy, *arguments, **fields):
             self.assertEqual(policy, self.policy)
             self.told = {"mode": "decode" if "decode" in arguments else "prefill"}
@@ -560,7 +560,7 @@ class Rehearsed(unittest.TestCase):
         for system in sorted(set(SYSTEMS) - {"side_quest"}):  # its cases say themselves what is right
             with self.subTest(system=system):
                 admits = issubclass(SYSTEMS[system], systems_test.Admitted)
-                rehearsal, found = an_admission_rehearsed(system) if admits else a_rehearsal(system)
+                rehearsal, found = an_admission_rehearsed(SYSTEMS[system]) if admits else a_rehearsal(SYSTEMS[system])
                 result = unittest.TestResult()
                 systems_test.tests_of(unittest.defaultTestLoader, rehearsal).run(result)
                 self.assertGreater(result.testsRun, 2)

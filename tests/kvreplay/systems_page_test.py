@@ -47,6 +47,7 @@ class Page(Runs):
         stored["pre_rope_queries"] = ("F32", dice.normal(0, 1, (3, 4, ENTRIES, 8)).astype(np.float32))
         stored["table.thresholds"] = ("F32", dice.normal(0.5, 0.2, (3, 4)).astype(np.float32))
         stored["query_model.radius"] = ("F32", dice.uniform(1, 2, (3, 4, 4)).astype(np.float32))
+        stored["output_projection"] = ("F32", dice.normal(0, 1, (3, 16, 32)).astype(np.float32))
         stored["query_rows"] = ("F32", dice.normal(0, 1, (3, 4, 8, 8)).astype(np.float32))
         stored["query_positions"] = ("I32", np.arange(ENTRIES, ENTRIES + 8, dtype=np.int32))
         stored["stale_begin"], stored["stale_end"] = ("I32", np.array([100], np.int32)), ("I32", np.array([300], np.int32))

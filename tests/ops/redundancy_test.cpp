@@ -52,7 +52,17 @@ reference::row normalised(kv::normalising how, reference::row scores) {
   double const mean = count > 0 ? sum / count : 0;
   each([&](double x) { squares += (x - mean) * (x - mean), powers += std::exp(x - high); });
   double const deviation = std::max(1e-6, count > 0 ? std::sqrt(squares / count) : 0);
+  reference::row const given = scores;
   each([&](double& x) {
+    if (how == kv::normalising::rank) {
+      auto const mine = static_cast<std::size_t>(&x - scores.data());
+      int worse = 0;
+      for (std::size_t e = 0; e < given.size(); ++e) {
+        if (given[e] == -reference::infinity) continue;
+        worse += given[e] < given[mine] || (given[e] == given[mine] && e > mine) ? 1 : 0;
+      }
+      x = static_cast<double>(worse) / count;
+    }
     if (how == kv::normalising::sum) x = sum == 0 && x == 0 ? 0 : x / sum;
     if (how == kv::normalising::min_max) x = high == low ? 0 : (x - low) / (high - low);
     if (how == kv::normalising::z) x = (x - mean) / deviation;
@@ -159,14 +169,26 @@ TEST_SUITE("ops/normalise") {
       }
       auto const before = scores.all();
       auto const how = *rc::gen::element(kv::normalising::sum, kv::normalising::min_max, kv::normalising::z,
-                                         kv::normalising::softmax);
+                                         kv::normalising::softmax, kv::normalising::rank);
+      kv::normalised_blocks const blocks{*rc::gen::element(how == kv::normalising::rank ? 4096 : 0, 1, 3, 16, 64, 300),
+                                         *rc::gen::element(0, 0, 1, 4, 301)};
       kv::host_executor exec(*rc::gen::element(1, 3));
-      kv::ops::normalise(exec, how, scores.view());
+      kv::ops::normalise(exec, how, scores.view(), blocks);
       for (int i = 0; i < 6; ++i) {
         auto const count = as_size(counts[as_size(i)]);
         auto const row = scores.row(i, scores.stride());
         auto const old = before.begin() + static_cast<std::ptrdiff_t>(i) * scores.stride();
-        reference::row const expected = normalised(how, reference::row(old, old + static_cast<std::ptrdiff_t>(count)));
+        reference::row expected;
+        for (int e = 0; e < counts[as_size(i)];) {
+          int const left = counts[as_size(i)] - e;
+          int const size = e < blocks.begin   ? std::min(left, blocks.begin)
+                           : blocks.size == 0 ? left
+                                              : std::min(left, blocks.size);
+          reference::row block(old + e, old + e + size);
+          if (e >= blocks.begin) block = normalised(how, block);
+          expected.insert(expected.end(), block.begin(), block.end());
+          e += size;
+        }
         for (std::size_t e = 0; e < row.size(); ++e) {
           auto const now = static_cast<double>(row[e]);
           if (e >= count) RC_ASSERT(row[e] == old[static_cast<std::ptrdiff_t>(e)]);
@@ -175,5 +197,32 @@ TEST_SUITE("ops/normalise") {
         }
       }
     });
+  }
+
+  TEST_CASE("a NaN is worse than all other scores of its block, and has no rank") {
+    float const nan = std::numeric_limits<float>::quiet_NaN(), low = -std::numeric_limits<float>::infinity();
+    owned_lanes const lanes(1, 1, 1, 9, {9});
+    owned_scores scores(lanes.view());
+    float const given[] = {7, 2, nan, low, 2, -low, 5, 5, 1};
+    std::copy(std::begin(given), std::end(given), scores.row(0, scores.stride()).begin());
+    kv::host_executor exec;
+    kv::ops::normalise(exec, kv::normalising::rank, scores.view(), {5, 1});
+    auto const row = scores.row(0, scores.stride());
+    float const expected[] = {7, 0.5f, nan, low, 0.25f, 0.75f, 2 / 3.0f, 1 / 3.0f, 0};
+    for (std::size_t e = 0; e < 9; ++e) CHECK((row[e] == expected[e] || (e == 2 && row[e] != row[e])));
+  }
+
+  TEST_CASE("blocks that there cannot be are refused") {
+    owned_lanes const lanes(1, 1, 1, 9, {9});
+    owned_scores scores(lanes.view());
+    kv::host_executor exec;
+    auto const error = [&](kv::normalising how, kv::normalised_blocks blocks) {
+      return error_of([&] { kv::ops::normalise(exec, how, scores.view(), blocks); });
+    };
+    CHECK(error(kv::normalising::z, {-1, 0}) == "normalise: blocks.size = -1, but a count cannot be negative");
+    CHECK(error(kv::normalising::z, {0, -1}) == "normalise: blocks.begin = -1, but ordinals begin at 0");
+    CHECK(error(kv::normalising::rank, {}) == "normalise: blocks.size = 0, but a block of ranks has 1 to 4096 entries");
+    CHECK(error(kv::normalising::rank, {4097, 0}) ==
+          "normalise: blocks.size = 4097, but a block of ranks has 1 to 4096 entries");
   }
 }

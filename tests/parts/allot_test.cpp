@@ -103,6 +103,28 @@ struct by_hits {
   [[maybe_unused]] friend bool operator==(by_hits const&, by_hits const&) = default;
 };
 
+/// An allotter of a program: the first layer has `extra` entries more than the average, the others fewer.
+struct front_loaded {
+  int extra = 1;
+  static constexpr auto name = "front_loaded";
+  static constexpr auto fields() { return std::tuple{kv::field{"extra", &front_loaded::extra}}; }
+  void check(char const* call) const {
+    kv::expects(extra >= 0, call, "front_loaded.extra", extra, "a count cannot be negative");
+  }
+  struct of_layer {
+    kv::average_share average;
+    int extra;
+    int operator()(kv::lane_entries const& of) const {
+      return average(of.lane, of.count) + (of.lane.layer == 0 ? extra : -extra);
+    }
+  };
+  template <class Executor>
+  void allot(Executor& exec, kv::allotting<Executor>& of, kv::by_lane<int> const& shares) const {
+    kv::ops::map_lanes(exec, of.scores.lanes, of_layer{of.average, extra}, shares);
+  }
+  [[maybe_unused]] friend bool operator==(front_loaded const&, front_loaded const&) = default;
+};
+
 /// A ratio as a budget in text: 1 - 0.5 and the like are exact.
 int part(int tokens, int of_sixteen) { return tokens * of_sixteen / 16; }
 
@@ -225,6 +247,125 @@ TEST_SUITE("parts/allot") {
           "parse: column 9 = budget, but by=seen counts a part of the tokens: budget(ratio=0.5, by=seen)");
     CHECK(error_of([] { (void)kv::parse("knorm | budget(ratio=0.5, by=seen, scope=layer)"); }) ==
           "parse: column 9 = budget, but only lanes that share with nobody have shares that differ");
+  }
+
+  TEST_CASE("hits: a layer's share is what its lanes have among the best entries of all lanes") {
+    holds("any norms", 100, [] {
+      int const layers = *rc::gen::inRange(1, 7);
+      int const heads = *rc::gen::element(1, 2, 3);
+      int const bound = *rc::gen::inRange(1, 60);
+      int const tokens = *rc::gen::inRange(0, bound + 2);
+      int const window = *rc::gen::inRange(0, 6);
+      even_layers lanes(layers, heads, bound, std::vector<int>(as_size(layers), bound));
+      dice random(*rc::gen::inRange<std::uint64_t>(1, 1000));
+      struct place {
+        double score;
+        int lane;
+      };
+      std::vector<place> competing;
+      int const forced = std::min(window, bound);
+      for (int i = 0; i < lanes.cache.lane_count(); ++i) {
+        for (int e = 0; e < bound; ++e) {
+          double const norm = random.below(32) / 8.0;
+          lanes.cache.write(of::keys, lanes.cache.lane_at(i), e, {norm, 0, 0, 0});
+          if (e < bound - forced) competing.push_back({-norm, i});
+        }
+      }
+      std::sort(competing.begin(), competing.end(), [](place const& a, place const& b) {
+        return a.score != b.score ? a.score > b.score : a.lane < b.lane;
+      });
+      std::int64_t const all = std::int64_t{layers} * heads * std::max(0, tokens - forced);
+      std::vector<double> hits(as_size(layers), 0);
+      std::int64_t taken = 0;
+      for (place const& each : competing) {
+        if (taken++ < all) hits[as_size(each.lane / heads)] += 1.0 / heads;
+      }
+      kv::eviction const policy{
+          .score = kv::knorm{}, .protect = kv::recent{window}, .budget = kv::shared_out<kv::hits>{.tokens = tokens}};
+      auto const [kept, shares] = lanes.kept(policy);
+      std::int64_t sum = 0;
+      for (int i = 0; i < layers * heads; ++i) {
+        double const share = forced + hits[as_size(i / heads)];
+        RC_ASSERT(std::abs(shares[as_size(i)] - share) < 1);
+        RC_ASSERT(kept[as_size(i)] == std::min(shares[as_size(i)], bound));
+        if (i % heads == 0) sum += shares[as_size(i)];
+      }
+      RC_ASSERT(sum ==
+                std::min<std::int64_t>(std::int64_t{layers} * std::max(tokens, forced), std::int64_t{layers} * bound));
+      auto const named =
+          kv::parse("knorm | recent(" + std::to_string(window) + ") | budget(" + std::to_string(tokens) + ", by=hits)");
+      RC_ASSERT(lanes.kept(named) == lanes.kept(policy));
+      RC_ASSERT(named == kv::parse(kv::to_string(named)));
+    });
+  }
+
+  TEST_CASE("pooled: a lane's share is what it would keep if its layer shared the budget") {
+    holds("any norms", 60, [] {
+      int const bound = *rc::gen::inRange(1, 50);
+      int const tokens = *rc::gen::inRange(0, bound + 2);
+      double const floor = *rc::gen::element(0.0, 0.2, 0.5, 1.0);
+      bool const all_layers = *rc::gen::arbitrary<bool>();
+      even_layers lanes(3, 2, bound, {bound, bound, bound});
+      dice random(*rc::gen::inRange<std::uint64_t>(1, 1000));
+      for (int i = 0; i < lanes.cache.lane_count(); ++i) {
+        for (int e = 0; e < bound; ++e) {
+          lanes.cache.write(of::keys, lanes.cache.lane_at(i), e, {random.below(32) / 8.0, 0, 0, 0});
+        }
+      }
+      auto const scope = all_layers ? kv::budget_scope::sequence : kv::budget_scope::layer;
+      kv::eviction const policy{.score = kv::knorm{},
+                                .budget = kv::shared_out<kv::pooled_share>{tokens, {scope, floor}}};
+      auto const counts = [&](auto const& pooled) {
+        kv::cache const view = lanes.cache.view();
+        auto const state = kv::make_state(lanes.exec, pooled, view);
+        auto plan = kv::make_plan(lanes.exec, pooled, view);
+        kv::decide(lanes.exec, pooled, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+        std::vector<int> found;
+        for (int i = 0; i < view.lanes.size(); ++i) found.push_back(static_cast<int>(listed(plan.keep(), i).size()));
+        return found;
+      };
+      auto const expected = all_layers
+                                ? counts(kv::eviction{.score = kv::knorm{}, .budget = kv::per_sequence{tokens, floor}})
+                                : counts(kv::eviction{.score = kv::knorm{}, .budget = kv::per_layer{tokens, floor}});
+      RC_ASSERT(lanes.kept(policy).first == expected);
+      RC_ASSERT(lanes.kept(policy).second == expected);
+      kv::any_policy const erased(policy);
+      RC_ASSERT(lanes.kept(erased) == lanes.kept(policy));
+      RC_ASSERT(kv::parse(kv::to_string(erased)) == erased);
+    });
+  }
+
+  TEST_CASE("an allotter of a program is a line of the registry, and what it cannot share is refused") {
+    kv::registry known = kv::shipped();
+    known.add(front_loaded{});
+    even_layers lanes(2, 1, 20, {20, 20});
+    auto const policy = known.parse("knorm | budget(8, by=front_loaded, extra=3)");
+    CHECK(kv::to_string(policy) == "knorm | budget(8, by=front_loaded, extra=3)");
+    CHECK(lanes.kept(policy).second == std::vector<int>{11, 5});
+    auto const refused = [&](char const* text) { return error_of([&] { (void)known.parse(text); }); };
+    CHECK(refused("knorm | budget(8, by=nothing)") ==
+          "parse: column 22 = nothing, but a budget is shared out by fixed, ramp, table, importance, seen, hits, pool, "
+          "moments and front_loaded");
+    CHECK(refused("knorm | budget(8, by=hits, extra=3)") ==
+          "parse: column 28 = extra, but budget has the fields tokens, ratio, bytes, scope, floor, rounding, by, beta, "
+          "rule, "
+          "table, floor_tokens, least, cap, held and block");
+    CHECK(refused("knorm | budget(8, by=front_loaded, extra=-3)") ==
+          "parse: column 9: front_loaded.extra = -3, but a count cannot be negative");
+    CHECK(refused("knorm | budget(8, by=hits, scope=layer)") ==
+          "parse: column 9: budget.scope = layer, but only lanes that share with nobody have shares that differ");
+    CHECK(refused("knorm | reduce_lanes(token, max) | budget(8, by=hits)") ==
+          "parse: column 49 = hits, but layers that decide together have one budget");
+    CHECK(error_of([] { kv::shipped().add(kv::hits{}); }) ==
+          "registry: name = hits, but there is a budget's share of that name");
+    kv::eviction const by_threshold{
+        .score = kv::knorm{}, .budget = kv::shared_out<kv::hits>{.tokens = 3}, .pick = kv::at_least{}};
+    CHECK(error_of([&] { (void)lanes.kept(known.parse("knorm | budget(8, by=moments)")); }) ==
+          "make_state: budget = budget(8, by=moments, tau1=1, tau2=1, rounding=largest), but it goes by numbers that "
+          "cake computes, and "
+          "knorm does not");
+    CHECK(error_of([&] { (void)lanes.kept(by_threshold); }) ==
+          "make_state: budget = budget(3, by=hits), but its shares are of a policy that picks the best entries");
   }
 
   TEST_CASE("a budget of a program reads the scores, and the lanes of a turn") {

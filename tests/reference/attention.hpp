@@ -180,4 +180,28 @@ inline row attention_mass(lane_attention const& lane, mass_options const& option
   return reduced_weights(attention_weights(lane, options), options, lane.keys.size());
 }
 
+/// How the probabilities of one query head differ from row to row, for each entry before the first of the last rows.
+struct attention_moments {
+  row mean, variance, entropy;
+};
+inline attention_moments moments_of_head(lane_attention const& lane, std::size_t head, int last_rows) {
+  matrix const all = attention_weights(lane, {})[head];
+  std::size_t const entries = lane.keys.size();
+  attention_moments made{row(entries, 0.0), row(entries, 0.0), row(entries, 0.0)};
+  std::size_t const rows = last_rows > 0 ? std::min(all.size(), static_cast<std::size_t>(last_rows)) : all.size();
+  std::size_t const first = all.size() - rows;
+  if (rows == 0) return made;
+  for (std::size_t j = 0; j < entries; ++j) {
+    if (lane.key_positions[j] >= lane.query_positions[first]) continue;
+    for (std::size_t r = first; r < all.size(); ++r) {
+      made.mean[j] += all[r][j] / static_cast<double>(rows);
+      made.entropy[j] -= all[r][j] * std::log(all[r][j] + 1e-10);
+    }
+    for (std::size_t r = first; r < all.size() && rows > 1; ++r) {
+      made.variance[j] += std::pow(all[r][j] - made.mean[j], 2) / static_cast<double>(rows - 1);
+    }
+  }
+  return made;
+}
+
 }  // namespace kvpolicy_reference

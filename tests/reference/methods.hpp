@@ -34,6 +34,39 @@ inline row knorm_scores(matrix const& keys) {
   return result;
 }
 
+/// How long values are after the output projection: the mean over query heads of ||W_h v||, where a row of W_h makes
+/// one channel of the output.
+inline row projected_norms(matrix const& values, std::vector<matrix> const& heads, bool l1) {
+  row result;
+  for (row const& value : values) {
+    double mean = 0;
+    for (matrix const& head : heads) {
+      double sum = 0;
+      for (row const& channel : head) sum += l1 ? std::fabs(dot(channel, value)) : std::pow(dot(channel, value), 2);
+      mean += (l1 ? sum : std::sqrt(sum)) / static_cast<double>(heads.size());
+    }
+    result.push_back(mean);
+  }
+  return result;
+}
+
+/// CriticalKV: the best entries by score have +inf, as many as the part `first` of the budget has besides forced ones;
+/// the others have (s + epsilon) times their norm. What a forced entry has does not count.
+inline row critical_scores(row const& scores, row const& norms, flags const& forced, double first, double epsilon,
+                           int budget) {
+  int const places = first > 0 ? std::max(1, static_cast<int>(first * budget)) : 0;
+  int const all = static_cast<int>(scores.size()), most = std::min(places, budget);
+  flags put_first(scores.size(), most >= all);
+  if (most < all) {
+    for (int const e : select(scores, forced, most).kept) put_first[static_cast<std::size_t>(e)] = true;
+  }
+  row result;
+  for (std::size_t e = 0; e < scores.size(); ++e) {
+    result.push_back(put_first[e] ? infinity : (scores[e] + epsilon) * norms[e]);
+  }
+  return result;
+}
+
 /// The mean of rows, as they are or each divided by its norm, and then as it is or divided by its own. A row of zeros
 /// stays; no rows give zeros.
 inline row mean_row(matrix const& rows, bool unit, bool unit_mean, std::size_t width) {
@@ -58,6 +91,61 @@ inline row keydiff_scores(matrix const& keys) {
   for (row const& key : keys) {
     double const norms = std::sqrt(dot(key, key) * dot(anchor, anchor));
     result.push_back(norms > 0 ? -dot(key, anchor) / norms : 0);
+  }
+  return result;
+}
+
+/// The shares of LagKV: of each entry of a block that has a next one, the softmax over the block of the standard
+/// deviation over channels of (x - min) / (max - min), whose bounds are those of the next block. Other entries have 0.
+/// `size` becomes the largest such quotient.
+inline row lag_shares(matrix const& rows, std::size_t lag, std::size_t first, double& size) {
+  row result(rows.size(), 0.0);
+  for (std::size_t begin = first; begin + 2 * lag <= rows.size(); begin += lag) {
+    std::size_t const width = rows[begin].size();
+    double sum = 0;
+    row spreads;
+    for (std::size_t e = begin; e < begin + lag; ++e) {
+      row z;
+      for (std::size_t d = 0; d < width; ++d) {
+        double low = infinity, high = -infinity;
+        for (std::size_t r = begin + lag; r < begin + 2 * lag; ++r) {
+          low = std::min(low, rows[r][d]);
+          high = std::max(high, rows[r][d]);
+        }
+        z.push_back(high > low ? (rows[e][d] - low) / (high - low) : 0);
+        size = std::max(size, std::fabs(z.back()));
+      }
+      double mean = 0, squares = 0;
+      for (double const each : z) mean += each / static_cast<double>(width);
+      for (double const each : z) squares += (each - mean) * (each - mean);
+      spreads.push_back(width > 1 ? std::sqrt(squares / static_cast<double>(width - 1)) : 0);
+    }
+    double const most = *std::max_element(spreads.begin(), spreads.end());
+    for (double const each : spreads) sum += std::exp(each - most);
+    for (std::size_t e = 0; e < lag; ++e) result[begin + e] = std::exp(spreads[e] - most) / sum;
+  }
+  return result;
+}
+
+/// The part of the entries [begin, end) of scores that is worse than entry `mine`; of equal ones the later is worse.
+inline double rank_among(row const& scores, std::size_t begin, std::size_t end, std::size_t mine) {
+  int worse = 0;
+  for (std::size_t e = begin; e < end; ++e) {
+    worse += scores[e] < scores[mine] || (scores[e] == scores[mine] && e > mine) ? 1 : 0;
+  }
+  return static_cast<double>(worse) / static_cast<double>(end - begin);
+}
+
+/// CurDKV's leverages of rows: squares of norms, each over the sum of its block's, or as they are where a block has 0
+/// entries. 0 / 0 is 0.
+inline row leverages(matrix const& rows, std::size_t block) {
+  row result;
+  for (row const& one : rows) result.push_back(dot(one, one));
+  for (std::size_t begin = 0; block > 0 && begin < result.size(); begin += block) {
+    std::size_t const end = std::min(begin + block, result.size());
+    double sum = 0;
+    for (std::size_t e = begin; e < end; ++e) sum += result[e];
+    for (std::size_t e = begin; e < end; ++e) result[e] = sum > 0 ? result[e] / sum : 0;
   }
   return result;
 }

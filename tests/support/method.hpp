@@ -10,7 +10,8 @@
 //     static constexpr refusal refusals[] = {{spec, error}, ...};         // parameters out of range
 //     static void worked();                                               // its worked numbers
 //                                              or of (scorer, lane, forced) for a scorer that ranks candidates;
-//                                              empty: rounding decides
+//                                              empty: rounding decides; NaN: an entry that is forced, of any score
+//     static bool forces(scorer const&, told_of_lane const&, int);        // whether it forces an entry besides
 //     static constexpr double size;                                       // of numbers that cancel in scores; else 1
 //     static bool decides(scorer const&, told_of_lane const&);            // if it does not always
 //     static int first(scorer const&);                                    // positions below are forced, if any are

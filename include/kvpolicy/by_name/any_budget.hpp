@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <kvpolicy/by_name/any_allotter.hpp>
 #include <kvpolicy/by_name/set_fields.hpp>
 #include <kvpolicy/by_name/user_parts.hpp>
 #include <kvpolicy/parts/budget.hpp>
@@ -15,11 +16,11 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// How the lanes' shares of a budget differ: not at all, by a `layer_ramp`, by a table of numbers, in proportion to the
-/// importance of each layer, or by the tokens that a sequence has had.
-enum class sharing { fixed, ramp, table, importance, seen };
+/// importance of each layer, by the tokens that a sequence has had, or as an allotter of the registry says.
+enum class sharing { fixed, ramp, table, importance, seen, allotted };
 
-[[nodiscard]] constexpr std::array<char const*, 5> names(sharing) {
-  return {"fixed", "ramp", "table", "importance", "seen"};
+[[nodiscard]] constexpr std::array<char const*, 6> names(sharing) {
+  return {"fixed", "ramp", "table", "importance", "seen", "allotted"};
 }
 
 namespace detail {
@@ -57,6 +58,7 @@ struct budget_numbers {
   int least = 32;                  ///< of `by = importance`
   double cap = 3;                  ///< the same
   own_budget_calls calls{};        ///< of `own`
+  erased_allotter const* allotter = nullptr;  ///< of `by = allotted`, while a decision lasts
 
   KVPOLICY_HD constexpr int operator()(lane this_lane, int count) const {
     int const usual = average_of(this_lane, count);
@@ -82,21 +84,21 @@ struct budget_numbers {
     return greater_floor(floor_of_share(floor_part, round, share), floor_tokens);
   }
   [[nodiscard]] constexpr bool differs_by_layer() const {
-    return by == sharing::ramp || by == sharing::table || by == sharing::importance;
+    return by == sharing::ramp || by == sharing::table || by == sharing::importance || by == sharing::allotted;
   }
-  [[nodiscard]] constexpr bool compares_layers() const { return by == sharing::importance; }
 
-  /// The number of entries of a lane on average over the layers.
-  struct average {
-    amount of;
-    int tokens;
-    drop_ratio part;
-    bool of_seen;
-    lanes batch;
-    KVPOLICY_HD constexpr int operator()(lane one, int count) const {
-      return of == amount::ratio ? part(one, of_seen ? batch.newest(one) + 1 : count) : tokens;
-    }
-  };
+  [[nodiscard]] constexpr average_share average(lanes const& batch) const {
+    return {tokens, {drop, round}, of == amount::ratio, of_seen, batch};
+  }
+  /// The same budget for lanes that share it.
+  [[nodiscard]] constexpr budget_numbers pooled(budget_scope scope, double floor) const {
+    budget_numbers made = *this;
+    made.by = sharing::fixed;
+    made.allotter = nullptr;
+    made.shared_by = scope;
+    made.floor_part = floor;
+    return made;
+  }
   /// The same budget in a decision: see `counted_budget`.
   [[nodiscard]] constexpr budget_numbers counted(bool again) const {
     budget_numbers made = *this;
@@ -104,12 +106,14 @@ struct budget_numbers {
     return made;
   }
   /// True if a decision asks for the share of every lane.
-  [[nodiscard]] constexpr bool is_allotted() const { return by == sharing::importance || of_seen; }
+  [[nodiscard]] constexpr bool is_allotted() const {
+    return by == sharing::importance || by == sharing::allotted || of_seen;
+  }
   template <class Executor, class SignalSet>
-  void allot(Executor& exec, SignalSet const& in, score_view const&, by_lane<int> const& to) const {
+  void share_out(Executor& exec, SignalSet const& in, allotting<Executor>& shown, by_lane<int> const& to) const {
+    if (by == sharing::allotted) return allot_erased(exec, *allotter, shown, to);
     if (by != sharing::importance) return ops::map_lanes(exec, in.lanes, share_of_seen<budget_numbers>{*this}, to);
-    average const usual{of, tokens, {drop, round}, of_seen, in.lanes};
-    allot_by_weight(exec, in, table_of_layers{weights}, usual, least, cap, to);
+    allot_by_weight(exec, in, table_of_layers{weights}, shown.average, least, cap, to);
   }
   /// The same budget with shares that are allotted.
   [[nodiscard]] constexpr budget_numbers with_shares(by_lane<int> const& allotted) const {
@@ -137,6 +141,7 @@ struct budget_numbers {
 /// `budget(512, by=ramp, beta=20)`, `budget(ratio=0.5, by=seen)` or `unlimited`.
 struct any_budget : detail::budget_numbers {
   detail::own_budget own{};  ///< of `own`
+  any_allotter sharer{};     ///< of `by = allotted`
 
   any_budget() = default;
   any_budget(per_lane from) { tokens = from.tokens; }
@@ -185,6 +190,10 @@ struct any_budget : detail::budget_numbers {
     least = from.least;
     cap = from.cap;
   }
+  template <class By>
+  any_budget(shared_out<By> const& from) : any_budget(per_lane{from.tokens}) {
+    share(any_allotter::on_host(from.by));
+  }
   explicit any_budget(detail::own_budget const& from) : own(from) {
     of = amount::own;
     tokens = 0;
@@ -194,6 +203,27 @@ struct any_budget : detail::budget_numbers {
 
   static constexpr auto name = "budget";
 
+  /// A budget in the policies of one kind of executor.
+  template <executor Executor, class Budget>
+  [[nodiscard]] static any_budget on(Budget const& from) {
+    any_budget made(from);
+    if constexpr (requires { made.share(any_allotter::on<Executor>(from.by)); }) {
+      made.share(any_allotter::on<Executor>(from.by));
+    }
+    return made;
+  }
+  /// Lets an allotter share it out.
+  void share(any_allotter const& as) {
+    sharer = as;
+    by = sharing::allotted;
+  }
+  /// True if shares go by the scores of all lanes.
+  [[nodiscard]] bool reads_scores() const { return by == sharing::allotted; }
+  /// The numbers of each lane that its allotter reads.
+  [[nodiscard]] int lane_numbers() const { return by == sharing::allotted ? sharer.get()->lane_numbers() : 0; }
+  [[nodiscard]] bool compares_layers() const {
+    return by == sharing::importance || (by == sharing::allotted && sharer.get()->compares_layers());
+  }
   void check(char const* call) const {
     if (of == amount::tokens) per_lane{tokens}.check(call);
     if (of == amount::ratio) drop_ratio{drop, round}.check(call);
@@ -208,10 +238,13 @@ struct any_budget : detail::budget_numbers {
     expects(floor_tokens == 0 || shared_by != budget_scope::lane, call, "budget.floor_tokens", floor_tokens, shared);
     expects(by == sharing::fixed || shared_by == budget_scope::lane, call, "budget.scope", to_string(shared_by),
             "only lanes that share with nobody have shares that differ");
-    expects(by == sharing::fixed || is_counted(), call, "budget.by", to_string(by),
-            "a budget of tokens, of a ratio or of bytes is shared out");
+    expects(
+        by == sharing::fixed || is_counted(), call, "budget.by",
+        [&] { return by == sharing::allotted ? sharer.name() : std::string(to_string(by)); },
+        "a budget of tokens, of a ratio or of bytes is shared out");
     if (by == sharing::ramp) shares.check(call);
     if (by == sharing::importance) detail::check_proportion(call, tokens, least, cap);
+    if (by == sharing::allotted) sharer.check(call);
   }
   /// True for tokens, a ratio or bytes.
   [[nodiscard]] bool is_counted() const { return of != amount::unlimited && of != amount::own; }
@@ -223,10 +256,12 @@ struct any_budget : detail::budget_numbers {
       counted.tokens = in_bytes{bytes}.in_entries(model, entry_bytes).tokens;
     }
     counted.shares.layers = by == sharing::ramp ? model.layers : 0;
+    counted.allotter = sharer.get();
     return counted;
   }
   friend bool operator==(any_budget const& a, any_budget const& b) {
-    return static_cast<budget_numbers const&>(a) == static_cast<budget_numbers const&>(b) && a.own == b.own;
+    return static_cast<budget_numbers const&>(a) == static_cast<budget_numbers const&>(b) && a.own == b.own &&
+           a.sharer == b.sharer;
   }
 };
 
@@ -256,6 +291,7 @@ namespace detail {
             ", cap=" + to_string(limit.cap);
   }
   if (limit.by == sharing::seen) text += ", by=seen";
+  if (limit.by == sharing::allotted) text += limit.sharer.spell();
   return text + ")";
 }
 

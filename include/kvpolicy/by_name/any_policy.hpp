@@ -40,8 +40,8 @@ class basic_any_policy
     requires std::convertible_to<Pick, any_pick> && std::convertible_to<Trigger, any_trigger> &&
              std::constructible_from<any_protection, Protect> && std::constructible_from<any_budget, Budget>
   basic_any_policy(eviction<Score, Protect, Budget, Pick, Trigger> const& from)
-      : basic_any_policy(basic_any_scorer<Executor>(from.score), any_protection(from.protect), any_budget(from.budget),
-                         from.pick, from.trigger) {}
+      : basic_any_policy(basic_any_scorer<Executor>(from.score), any_protection(from.protect),
+                         any_budget::on<Executor>(from.budget), from.pick, from.trigger) {}
 
   basic_any_policy(basic_any_scorer<Executor> const& scorer, any_protection const& protection, any_budget const& limit,
                    any_pick picking, any_trigger firing)

@@ -66,8 +66,8 @@ class erased_scorer {
   /// If it puts entries first, this and `rest_scores` say how.
   [[nodiscard]] first_places places() const { return facts().first.value_or(first_places{}); }
   template <class SignalSet>
-  [[nodiscard]] put_first_rest rest_scores(SignalSet const& in) const {
-    return inner_->rest_scores(in.lanes);
+  [[nodiscard]] put_first_rest rest_scores(SignalSet const& in, score_view const& scores) const {
+    return inner_->rest_scores(in.lanes, scores);
   }
 
   /// Refuses signals without one that the scorer reads and no recorder keeps, and rows that are not sound.

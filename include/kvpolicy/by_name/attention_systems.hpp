@@ -40,6 +40,38 @@ struct chunk_kv {
   friend bool operator==(chunk_kv const&, chunk_kv const&) = default;
 };
 
+/// CriticalKV (Feng et al. 2025, arXiv:2502.03805): a part of the budget goes to the entries with the highest scores of
+/// SnapKV, and the rest to those with the highest score times the norm of the projected value. If `scores` names
+/// external scores, those count, and nothing is forced.
+struct critical_kv {
+  double first = 0.5;
+  float epsilon = 1e-4f;
+  int window = 32;
+  pooling pool = avg_pool{5};
+  label scores{};
+
+  static constexpr auto name = "critical_kv";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"first", &critical_kv::first}, field{"epsilon", &critical_kv::epsilon},
+                       field{"window", &critical_kv::window}, field{"pool", &critical_kv::pool},
+                       field{"scores", &critical_kv::scores});
+  }
+  void check(char const* call) const {
+    expects(first >= 0 && first <= 1, call, "critical_kv.first", first, "a part of the budget, 0 to 1");
+    expects(epsilon >= 0, call, "critical_kv.epsilon", epsilon, "it is added to every score, 0 or more");
+    detail::check_scorer_of(*this, call);
+  }
+  [[nodiscard]] constexpr snapkv scorer() const { return {window, pool, reduction::mean, reduction::mean}; }
+  template <class Visit>
+  auto with_scorer(Visit const& visit) const {
+    return scores != label{} ? visit(external{scores}) : visit(scorer());
+  }
+  void join(spec_parts& parts) const { parts.add(critical<full>{{}, first, epsilon}); }
+
+  friend bool operator==(critical_kv const&, critical_kv const&) = default;
+};
+
 /// Neural Garbage Collection (2026): each `every` positions a part of a layer's full blocks goes, those to which the
 /// last query rows pay the least attention on average. The block of the newest entry stays, and there is no budget.
 /// The paper draws the blocks at random while it trains; here, as in inference, the lowest ones go.

@@ -6,6 +6,7 @@
 #include <kvpolicy/by_name/any_admission.hpp>
 #include <kvpolicy/by_name/any_policy.hpp>
 #include <kvpolicy/by_name/attention_systems.hpp>
+#include <kvpolicy/by_name/prompt_systems.hpp>
 #include <kvpolicy/by_name/registered_parts.hpp>
 #include <kvpolicy/by_name/systems.hpp>
 #include <kvpolicy/by_name/user_parts.hpp>
@@ -73,6 +74,7 @@ class basic_registry {
     defaults.join(joined);
     for (spec_stage const& each : joined.stages) {
       if (each.reduces) made.info.decides = each.reduces->decides;
+      if (each.is_critical) parts_.template add_needs<critical<full>::needs>(made.info);
     }
     made.info.has_no_budget = joined.pick.has_no_budget();
     if constexpr (requires { System::when; }) made.info.when = System::when;
@@ -148,6 +150,16 @@ class basic_registry {
     if constexpr (budget<Part>) parts_.template add_own<any_budget, detail::own_budget>(to.budgets, defaults);
     if constexpr (threshold<Part>) parts_.template add_own<any_pick, detail::own_pick>(to.picks, defaults);
     if constexpr (trigger<Part>) parts_.template add_own<any_trigger, detail::own_trigger>(to.triggers, defaults);
+    return *this;
+  }
+
+  /// Adds an allotter: a budget's `by=NAME`, whose arguments set its fields, too.
+  ///
+  ///     mine.add(kv::hits{});  // "snapkv | budget(512, by=hits)"
+  /// - throws: `invalid_argument` if there is a part of that name.
+  template <allotter By>
+  basic_registry& add(By const& defaults) {
+    parts_.add_allotter(defaults);
     return *this;
   }
 
@@ -263,7 +275,8 @@ class basic_registry {
       detail::refuse_spec(says.column, says.name, name_of(with.pick) + rule);
     }
     if (score.facts().first && with.pick.what != any_pick::kind::top) {
-      spec_stage const* const first = with.stage("put_first");
+      spec_stage const* first = with.stage("put_first");
+      if (first == nullptr) first = with.stage("critical");
       spec_part const& puts = first != nullptr && !first->is_of_system() ? first->from : front;
       detail::refuse_spec(puts.column, puts.name, name_of(with.pick) + " has no places");
     }
@@ -273,13 +286,7 @@ class basic_registry {
       detail::refuse_spec(by != nullptr ? by->value_column : says.column, by != nullptr ? by->value : says.name,
                           "layers that decide together have one budget");
     }
-    if (limit.by == sharing::table) {
-      limit.in_table = parts_.find_table(parts_.shares, limit.table, front, said("table"));
-    }
-    if (limit.by == sharing::importance) {
-      limit.weights = parts_.find_table(parts_.heads, limit.table, front, said("table"));
-    }
-    if (limit.by == sharing::ramp && !keeps_all && ends.sinks == 0) limit.shares.window = ends.recent;
+    parts_.bind_shares(limit, with, keeps_all ? forced_ends{} : ends, front, said("table"));
     bool const shares = detail::may_share(limit);
     bool const scoped = with.budget != nullptr && said("scope") != nullptr;
     if (auto const pools = score.facts().shares; pools && shares && !scoped) limit.shared_by = *pools;

@@ -23,16 +23,31 @@ T read_part(spec_part const& from, T made = {}) {
 template <class Any>
 using parts_of_program = std::vector<std::pair<std::string, std::function<Any(spec_part const&)>>>;
 
+/// An allotter that a registry knows: `by=NAME` of a budget, whose arguments set its fields, too.
+struct known_allotter {
+  std::string name;
+  std::vector<std::string> fields;
+  std::function<any_allotter(spec_part const&)> make;
+};
+
 /// The parts of specs, beside scorers, that a registry knows: names of stages, and parts of a program's own.
 struct known_parts {
   std::vector<std::string> stages{"frozen"};
   parts_of_program<any_protection> protections;
   parts_of_program<any_budget> budgets;
+  std::vector<known_allotter> allotters;
   parts_of_program<any_pick> picks;
   parts_of_program<any_trigger> triggers;
   by_lane<int const> prompt_end{};   ///< the table of that name, which `prompt` reads
   by_lane<int const> token_class{};  ///< the table of that name, which `marks` reads
 
+  /// The allotter of a name, or null.
+  [[nodiscard]] known_allotter const* allotter_of(std::string_view name) const {
+    for (known_allotter const& each : allotters) {
+      if (each.name == name) return &each;
+    }
+    return nullptr;
+  }
   /// Calls visit(list) for the parts of each kind that a program added.
   template <class Visit>
   void for_each_list(Visit const& visit) const {

@@ -2,6 +2,7 @@
 // How the budget of a spec is read.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/by_name/known_parts.hpp>
 #include <kvpolicy/by_name/spec.hpp>
 
@@ -72,7 +73,43 @@ inline void check_budget_arguments(budget_arguments const& with, spec_part const
   }
 }
 
-inline any_budget read_budget(spec_part const& from) {
+/// A budget's arguments, and those of the allotter that it names.
+struct divided_budget {
+  spec_part budget;
+  spec_part shares;
+  known_allotter const* by = nullptr;  ///< null: it names none
+};
+
+/// Divides the arguments of a budget among it and the allotter that it names. Those whose name a field of the allotter
+/// has are the allotter's.
+inline divided_budget divide_budget(spec_part const& from, known_parts const& known) {
+  divided_budget made{from, {from.name, from.column, {}}, nullptr};
+  spec_argument const* const by = budget_argument(from, "by");
+  if (by == nullptr || by->name.empty()) return made;
+  std::vector<std::string> all;
+  for (char const* const each : names(sharing{})) all.emplace_back(each);
+  all.pop_back();  // `allotted` stands for the names of allotters
+  bool const shipped = std::find(all.begin(), all.end(), by->value) != all.end();
+  for (known_allotter const& each : known.allotters) all.push_back(each.name);
+  made.by = known.allotter_of(by->value);
+  if (!shipped && made.by == nullptr) {
+    refuse_spec(by->value_column, by->value, accepted("a budget is shared out by", all, by->value));
+  }
+  if (made.by == nullptr) return made;
+  made.shares.name = made.by->name;
+  made.budget.arguments.clear();
+  for (spec_argument const& each : from.arguments) {
+    if (&each == by) continue;
+    std::vector<std::string> const& own = made.by->fields;
+    bool const is_own = !each.name.empty() && std::find(own.begin(), own.end(), each.name) != own.end();
+    (is_own ? made.shares : made.budget).arguments.push_back(each);
+  }
+  return made;
+}
+
+inline any_budget read_budget(spec_part const& all, known_parts const& known) {
+  divided_budget const parts = divide_budget(all, known);
+  spec_part const& from = parts.budget;
   budget_arguments with;
   set_fields(with, from);
   check_budget_arguments(with, from);
@@ -96,6 +133,7 @@ inline any_budget read_budget(spec_part const& from) {
   made.shares.rule = with.rule;
   made.least = with.least;
   made.cap = with.cap;
+  if (parts.by != nullptr) made.share(parts.by->make(parts.shares));
   check_parsed(made, from.column);
   if (made.round != rounding{} && made.of != any_budget::amount::ratio) {
     refuse_spec(from.column, from.name, "only a ratio is rounded");
@@ -109,7 +147,7 @@ inline any_budget read_budget(spec_part const& from) {
 /// Reads a budget. False if the part is none.
 inline bool read_limit(any_budget& to, spec_part const& from, known_parts const& known) {
   if (from.name == any_budget::name) {
-    to = read_budget(from);
+    to = read_budget(from, known);
   } else if (from.name == unlimited::name) {
     to = read_part<unlimited>(from);
   } else {

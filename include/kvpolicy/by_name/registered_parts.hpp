@@ -6,6 +6,7 @@
 #include <functional>
 #include <kvpolicy/by_name/any_admission.hpp>
 #include <kvpolicy/by_name/any_scorer.hpp>
+#include <kvpolicy/by_name/named_tables.hpp>
 #include <kvpolicy/by_name/set_fields.hpp>
 #include <kvpolicy/by_name/spec_parts.hpp>
 #include <kvpolicy/parts/model_tables.hpp>
@@ -32,32 +33,6 @@ struct scorer_info {
 };
 
 namespace detail {
-
-/// The argument of a scorer without fields that reads a table.
-struct table_argument {
-  label table{};
-  static constexpr auto fields() { return make_fields(field{"table", &table_argument::table}); }
-};
-
-/// A scorer that reads a table of a model: a row of each head, or a number of it.
-template <class Score>
-concept reads_rows = requires(Score score, rows_of_heads rows) { score.use_table(rows); };
-template <class Score>
-concept reads_a_table =
-    reads_rows<Score> || requires(Score score, by_lane<float const> numbers) { score.use_table(numbers); };
-
-/// The name of the field that names such a table, which is the member `table`.
-template <class Score>
-std::string table_field() {
-  std::string found = "table";
-  auto const look = [&](auto const& each) {
-    if constexpr (std::same_as<decltype(each.member), label Score::*>) {
-      if (each.member == &Score::table) found = each.name;
-    }
-  };
-  with_fields<Score>([&](auto const&... each) { (look(each), ...); });
-  return found;
-}
 
 /// The scorers, stages and tables of a registry, and how they are made from the parts of a spec.
 template <executor Executor>
@@ -112,6 +87,7 @@ class registered_parts {
     for (auto const& each : pages) expect(each.info.name, "scorer");
     for (auto const& each : stages) expect(each.first, "stage");
     for (auto const& each : others.names()) expect(each, "part");
+    for (auto const& each : others.allotters) expect(each.name, "budget's share");
     for (auto const& each : part_names()) expect(each, "part");
   }
 
@@ -145,15 +121,20 @@ class registered_parts {
     return nullptr;
   }
 
+  /// Adds signals to those that a scorer reads.
+  template <class Needs>
+  static void add_needs(scorer_info& to) {
+    each_need<Needs>::visit([&](auto const* signal) {
+      to.needs.push_back(signal_name(signal));
+      to.tensors.push_back(tensor_name(signal));
+    });
+  }
   template <class Score>
   static scorer_info describe(Score const& defaults) {
     scorer_info made;
     made.name = Score::name;
     made.fields = list_fields(defaults);
-    each_need<typename Score::needs>::visit([&](auto const* signal) {
-      made.needs.emplace_back(detail::signal_name(signal));
-      made.tensors.emplace_back(detail::tensor_name(signal));
-    });
+    add_needs<typename Score::needs>(made);
     made.decides = Score::decides;
     made.when = facts_of(defaults).when;
     if constexpr (requires { Score::prompts_only; }) made.prompts_only = Score::prompts_only;
@@ -249,6 +230,7 @@ class registered_parts {
     if (stage.reduces) return any_entry_scorer(stage.reduces->around(inner));
     if (stage.puts_first) return any_entry_scorer(stage.puts_first->around(inner));
     if (stage.in_blocks) return any_entry_scorer(stage.in_blocks->around(inner));
+    if (stage.is_critical) return any_entry_scorer(stage.is_critical->around(inner));
     for (auto const& [name, make] : stages) {
       if (name == stage.from.name) return make(inner, stage.from);
     }
@@ -274,6 +256,28 @@ class registered_parts {
               "admissions and selections have a part of that name");
     }
     to.emplace_back(Part::name, [defaults](spec_part const& from) { return Any(Own(read_part(from, defaults))); });
+  }
+
+  template <allotter By>
+  void add_allotter(By const& defaults) {
+    expect_new(defaults);
+    others.allotters.push_back({By::name, field_names<By>(), [defaults](spec_part const& from) {
+                                  return any_allotter::on<Executor>(read_part(from, defaults));
+                                }});
+  }
+  /// Gives a budget the tables, the allotter of its system and the window of its scorer, as far as its shares need
+  /// them. `said` is the argument that names a table.
+  void bind_shares(any_budget& limit, spec_parts const& with, forced_ends const& ends, spec_part const& front,
+                   spec_argument const* said) const {
+    if (limit.by == sharing::table) limit.in_table = find_table(shares, limit.table, front, said);
+    if (limit.by == sharing::importance) limit.weights = find_table(heads, limit.table, front, said);
+    if (!with.shared_by.empty()) {
+      spec_part const by = split_spec(with.shared_by).front();
+      limit.share(others.allotter_of(by.name)->make(by));
+    }
+    if (ends.sinks != 0) return;
+    if (limit.by == sharing::ramp) limit.shares.window = ends.recent;
+    if (limit.by == sharing::allotted) limit.share(limit.sharer.with_window(ends.recent));
   }
 
   /// The table of a name, which an argument of a part says, or the part by itself.

@@ -4,18 +4,23 @@
 
 #include <kvpolicy/by_name/basic_registry.hpp>
 #include <kvpolicy/by_name/mix_by_name.hpp>
+#include <kvpolicy/by_name/times_norm_by_name.hpp>
 #include <kvpolicy/scorers/carried.hpp>
+#include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
 #include <kvpolicy/scorers/expected_attention.hpp>
 #include <kvpolicy/scorers/expected_margin.hpp>
 #include <kvpolicy/scorers/external.hpp>
+#include <kvpolicy/scorers/finch.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/head_table.hpp>
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/keydiff.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/lag_kv.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
+#include <kvpolicy/scorers/lazy_layers.hpp>
 #include <kvpolicy/scorers/lookahead_kv.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/observed_attention.hpp>
@@ -30,11 +35,11 @@
 #include <kvpolicy/scorers/scissorhands.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/stages/blocks.hpp>
+#include <kvpolicy/scorers/stages/critical.hpp>
 #include <kvpolicy/scorers/stages/decayed.hpp>
 #include <kvpolicy/scorers/stages/noise.hpp>
 #include <kvpolicy/scorers/stages/normalised.hpp>
 #include <kvpolicy/scorers/stages/pooled.hpp>
-#include <kvpolicy/scorers/stages/times_norm.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
 #include <kvpolicy/scorers/tri_attention.hpp>
@@ -64,13 +69,16 @@ template <executor Executor = host_executor>
   all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{});
   all.add(not_stale{}).add(db_trim_kv{}).add(keydiff{}).add(r_kv{}).add(q_filters{}).add(tri_attention{});
   all.add(scissorhands{}).add(lazy_eviction{}).add(window_attention{}).add(received_attention{});
-  all.add(received_by_value{}).add(keys_values{}).add(chunk_kv{}).add(neural_gc{}).add(openvino{});
+  all.add(received_by_value{}).add(keys_values{}).add(chunk_kv{}).add(neural_gc{}).add(openvino{}).add(critical_kv{});
   all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
+  all.add(dynamic_kv{}).add(cake_with_moments{}).add(finch{});
+  all.add(cur{}).add(lag_kv{}).add(lazy_layers{}).add(simlayer_kv{});
   all.add(expected_attention{}).add(expected_margin{});
   all.add(kvzap{}).add(attention_gate{}).add(ada_ea{});
   all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{}).add_stage(blocks<full>{});
-  all.add_stage(times_norm<full>{}).add_stage(normalised<full>{}).add_stage(pooled<full>{});
-  all.add_stage(noise<full>{}).add_stage(decayed<full>{}).add_stage(mix_by_name<full>{});
+  all.add_stage(times_norm_by_name<full>{}).add_stage(normalised<full>{}).add_stage(pooled<full>{});
+  all.add_stage(noise<full>{}).add_stage(decayed<full>{}).add_stage(mix_by_name<full>{}).add_stage(critical<full>{});
+  all.add(hits{}).add(pooled_share{}).add(moments{});
   all.add_to_admissions(write_gate{}).add_to_admissions(head_table{}).add(quest{}).add(page_gates{});
   return all;
 }

@@ -10,11 +10,13 @@
 #include <kvpolicy/by_name/forced_entries.hpp>
 #include <kvpolicy/decision/decision_checks.hpp>
 #include <kvpolicy/decision/describe.hpp>
+#include <kvpolicy/decision/first.hpp>
 #include <kvpolicy/decision/rule.hpp>
 #include <kvpolicy/ops/host/add_probabilities.hpp>
 #include <kvpolicy/ops/host/add_shares.hpp>
 #include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
+#include <kvpolicy/ops/host/attention_moments.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
 #include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -22,6 +24,7 @@
 #include <kvpolicy/ops/host/fold.hpp>
 #include <kvpolicy/ops/host/future_queries.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
+#include <kvpolicy/ops/host/lag_spread.hpp>
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/map_lanes.hpp>
@@ -29,11 +32,13 @@
 #include <kvpolicy/ops/host/normalise.hpp>
 #include <kvpolicy/ops/host/pair_norms.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/projected_norm.hpp>
 #include <kvpolicy/ops/host/quadratic_form.hpp>
 #include <kvpolicy/ops/host/query_moments.hpp>
 #include <kvpolicy/ops/host/redundancy.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
+#include <kvpolicy/ops/host/row_stats.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
 #include <kvpolicy/ops/host/visit_attention.hpp>
@@ -85,7 +90,7 @@ struct scorer_interface {
   [[nodiscard]] virtual std::size_t scratch(shape const&, lanes const&) const = 0;
   [[nodiscard]] virtual forced_type forces() const = 0;
   [[nodiscard]] virtual forced_type forces(seen const&) const = 0;
-  [[nodiscard]] virtual put_first_rest rest_scores(lanes const&) const = 0;
+  [[nodiscard]] virtual put_first_rest rest_scores(lanes const&, score_view const&) const = 0;
   virtual void refuse_given(char const* call, any_signals const&) const = 0;
   virtual void refuse(Executor&, seen const&) const = 0;
   [[nodiscard]] virtual observed_type observed(seen const&) const = 0;
@@ -164,6 +169,7 @@ struct scorer_model final : scorer_interface<Executor> {
           !this->facts.ranks_again, call, "score", [&] { return to_string(typed); },
           "its scorer ranks blocks again, and no stage may be around it");
     }
+    if constexpr (!puts_first<Score>) refuse_rest_in_plan(call, "score", typed);
     if (model != nullptr) return check_scorer_values(call, typed, *model);
     if constexpr (around_erased<Score>) inside().check(call);
     check_part(call, typed);
@@ -178,12 +184,12 @@ struct scorer_model final : scorer_interface<Executor> {
   [[nodiscard]] forced_type forces(seen const& in) const override {
     return with_signal_set(in, [&](signal_set_type const& all) { return erased_forces(forces_of(typed, all)); });
   }
-  [[nodiscard]] put_first_rest rest_scores(lanes const& among) const override {
+  [[nodiscard]] put_first_rest rest_scores(lanes const& among, score_view const& scores) const override {
     put_first_rest found{};
     struct in_lanes {
       kvpolicy::lanes const& lanes;
     };
-    with_first_of(typed, [&](auto const& first) { found = first.rest_scores(in_lanes{among}); });
+    with_first_of(typed, [&](auto const& first) { found = rest_scores_of(first, in_lanes{among}, scores); });
     return found;
   }
   void refuse_given(char const* call, any_signals const& in) const override {

@@ -7,6 +7,7 @@
 #include <kvpolicy/parts/phase.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/stages/blocks.hpp>
+#include <kvpolicy/scorers/stages/critical.hpp>
 #include <kvpolicy/scorers/stages/put_first.hpp>
 #include <kvpolicy/scorers/stages/reduce_lanes.hpp>
 #include <optional>
@@ -21,9 +22,10 @@ struct spec_stage {
   std::optional<reduce_lanes<full>> reduces{};
   std::optional<put_first<full>> puts_first{};
   std::optional<blocks<full>> in_blocks{};
+  std::optional<critical<full>> is_critical{};
 
   [[nodiscard]] bool is_of_system() const {
-    return reduces.has_value() || puts_first.has_value() || in_blocks.has_value();
+    return reduces.has_value() || puts_first.has_value() || in_blocks.has_value() || is_critical.has_value();
   }
 };
 
@@ -33,6 +35,7 @@ struct spec_parts {
   any_budget limit{};
   any_trigger trigger{};
   any_pick pick{};
+  std::string shared_by{};            ///< the allotter that a system has: "hits"; empty: none
   std::vector<spec_stage> stages{};   ///< in the order in which they apply
   spec_part const* budget = nullptr;  ///< the part that is the budget; null: there is none
   spec_part const* picks = nullptr;   ///< the part that is the pick
@@ -54,10 +57,13 @@ struct spec_parts {
     while (at != stages.end() && at->is_of_system()) ++at;
     stages.insert(at, one);
   }
-  void add(reduce_lanes<full> const& own) { add(spec_stage{{own.name, 1, {}}, own, {}, {}}); }
+  /// Lets an allotter of the registry share the budget out.
+  void share(allotter auto const& by) { shared_by = to_string(by); }
+  void add(reduce_lanes<full> const& own) { add(spec_stage{{own.name, 1, {}}, own, {}, {}, {}}); }
   /// Adds one whose numbers are those of the system. A spec has no other one beside it.
-  void add(put_first<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, own, {}}); }
-  void add(blocks<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, {}, own}); }
+  void add(put_first<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, own, {}, {}}); }
+  void add(blocks<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, {}, own, {}}); }
+  void add(critical<full> const& own) { add_only(spec_stage{{own.name, 1, {}}, {}, {}, {}, own}); }
 
  private:
   void add_only(spec_stage const& own) {
@@ -196,7 +202,7 @@ inline void refuse_replaced(spec_parts const& said, spec_parts const& joined, sp
                   : refuse_spec(part.column, part.name, name + rule);
   };
   if (said.picks != nullptr && !(joined.pick == said.pick)) refuse(*said.picks, nullptr, " has one of its own");
-  if (joined.limit == said.limit) return;
+  if (joined.limit == said.limit && joined.shared_by == said.shared_by) return;
   char const* const amount = " shares out a budget of tokens, of a ratio or of bytes";
   if (said.picks != nullptr && said.pick.by_threshold()) refuse(*said.picks, nullptr, amount);
   if (said.budget == nullptr) return;

@@ -6,6 +6,7 @@
 #include <kvpolicy/scorers/carried.hpp>
 #include <kvpolicy/scorers/expected_attention.hpp>
 #include <kvpolicy/scorers/external.hpp>
+#include <kvpolicy/scorers/lazy_layers.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 
@@ -183,6 +184,27 @@ struct side_quest {
   void join(spec_parts& parts) const { parts.pick = at_least{0.5f}; }
 
   friend bool operator==(side_quest const&, side_quest const&) = default;
+};
+
+/// SimLayerKV (Zhang et al. 2024, arXiv:2410.13846): a layer whose last rows attend to the first and the last entries
+/// keeps these, and any other layer keeps everything. There is no budget.
+struct simlayer_kv {
+  float threshold = 1;  ///< of attention; at 1 every layer keeps everything
+  int initial = 4;
+  int recent = 1024;
+  int last = 1;  ///< query rows
+
+  static constexpr auto name = "simlayer_kv";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"threshold", &simlayer_kv::threshold}, field{"initial", &simlayer_kv::initial},
+                       field{"recent", &simlayer_kv::recent}, field{"last", &simlayer_kv::last});
+  }
+  void check(char const* call) const { detail::check_scorer_of(*this, call); }
+  [[nodiscard]] constexpr lazy_layers scorer() const { return {threshold, initial, recent, last}; }
+  void join(spec_parts& parts) const { parts.pick = at_least{0.5f}; }
+
+  friend bool operator==(simlayer_kv const&, simlayer_kv const&) = default;
 };
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -7,13 +7,22 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// How many entries are put first: `tokens`, or the part `part` of the free places, rounded up; never more than the
-/// free places, which the budget has besides forced entries.
+/// free places, which the budget has besides forced entries. With `of_budget` it is a part of the whole budget, rounded
+/// down but not to 0, and forced entries are among them.
 struct first_places {
   int tokens = 0;
   double part = 0;
-  [[nodiscard]] KVPOLICY_HD constexpr int of(int free) const {
-    int const wanted = part > 0 ? free - static_cast<int>((1 - part) * free + 1e-9) : tokens;
-    return wanted < free ? wanted : free;
+  bool of_budget = false;
+  [[nodiscard]] KVPOLICY_HD constexpr int of(int budget, int forced) const {
+    int const free = budget > forced ? budget - forced : 0;
+    int wanted = tokens;
+    if (part > 0 && of_budget) {
+      int const all = static_cast<int>(part * budget);
+      wanted = (all > 1 ? all : 1) - forced;
+    } else if (part > 0) {
+      wanted = free - static_cast<int>((1 - part) * free + 1e-9);
+    }
+    return wanted < 0 ? 0 : wanted < free ? wanted : free;
   }
   friend bool operator==(first_places const&, first_places const&) = default;
 };

@@ -18,7 +18,10 @@ namespace KVPOLICY_NAMESPACE {
 struct sink_logits {
   float const* data = nullptr;  ///< null: the model has no sinks
   std::int64_t layer = 0;       ///< stride between layers, in floats
-  [[nodiscard]] KVPOLICY_HD float at(int in_layer, int query_head) const { return data[in_layer * layer + query_head]; }
+  std::int64_t head = 1;        ///< stride between query heads, in floats
+  [[nodiscard]] KVPOLICY_HD float at(int in_layer, int query_head) const {
+    return data[in_layer * layer + query_head * head];
+  }
 };
 
 /// What a logit is: x = scale q.k, then x = soft_cap tanh(x / soft_cap) if there is a cap. The softmax of a row runs

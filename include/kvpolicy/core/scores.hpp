@@ -40,6 +40,11 @@ struct score_view {
   return static_cast<int>((floats + batch.capacity - 1) / batch.capacity);
 }
 
+/// `count` numbers of each lane that a scorer leaves for an allotter: the first floats of its spare memory.
+[[nodiscard]] constexpr by_lane<float> numbers_of_lanes(score_view const& of, int count) {
+  return contiguous_scores(of.lanes, granularity::lane, of.spare, count).rows;
+}
+
 /// One entry, as the argument of protections and maps.
 struct entry {
   kvpolicy::lane lane{};

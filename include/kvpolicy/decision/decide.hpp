@@ -86,7 +86,14 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet const&
   into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no decision
   bool const by_entry = decides_by_entry<Policy, SignalSet>(scores);
   if (!of.scorer.ranks_candidates && !by_entry) policy.score.score(exec, all_signals, scores);
-  auto const limit = allotted(exec, of.limit(model, into.entry_bytes()), all_signals, scores, into.shares());
+  auto const count_kept = [&](auto const& pool, forced_by forced) {
+    with_rule(policy, all_signals, pool, forced, [&](auto const& rule) {
+      if constexpr (std::same_as<std::remove_cvref_t<decltype(rule.pick)>, top>) ops::top_k(exec, scores, rule, keep);
+    });
+    return keep;
+  };
+  auto const limit =
+      allotted(exec, of.limit(model, into.entry_bytes()), all_signals, scores, into.shares(), count_kept);
   with_rule(policy, all_signals, limit, [&](auto const& rule) {
     if constexpr (may_rank_candidates<score_type>) {
       if (of.scorer.ranks_candidates) {

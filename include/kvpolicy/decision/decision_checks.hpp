@@ -32,6 +32,34 @@ void check_scorer_values(char const* call, Score const& score, shape const& mode
   check_part(call, score, model);
 }
 
+/// True for a budget whose allotter goes by the scores of all lanes.
+template <class Budget>
+[[nodiscard]] bool shared_by_scores(Budget const& limit) {
+  if constexpr (requires { limit.reads_scores(); }) {
+    return limit.reads_scores();
+  } else {
+    return false;
+  }
+}
+
+/// Refuses an allotter where scores come after the shares, where it has nothing to go by, or where entries are not
+/// picked by shares.
+template <class Policy>
+void check_shares(char const* call, Policy const& policy) {
+  if constexpr (requires { policy.budget.lane_numbers(); }) {
+    if (!shared_by_scores(policy.budget)) return;
+    auto const text = [&] { return to_string(policy.budget); };
+    scorer_facts const facts = facts_of(policy.score);
+    expects(!facts.ranks_candidates, call, "budget", text,
+            "its shares go by scores, and this scorer ranks the entries that compete, once shares are known");
+    expects(facts.lane_numbers >= policy.budget.lane_numbers(), call, "budget", text,
+            [&] { return "it goes by numbers that cake computes, and " + std::string(facts.name) + " does not"; });
+    bool by_budget = false;
+    with_pick(pick_of(policy), [&]<class Pick>(Pick const&) { by_budget = std::same_as<Pick, top>; });
+    expects(by_budget, call, "budget", text, "its shares are of a policy that picks the best entries");
+  }
+}
+
 /// Checks every part of an eviction, an admission or a selection, and then the policy as a whole.
 template <class Policy>
 void check_policy(char const* call, Policy const& policy, shape const& model) {
@@ -44,6 +72,7 @@ void check_policy(char const* call, Policy const& policy, shape const& model) {
     expects(layers_decide_alone || !policy.budget.differs_by_layer(), call, "budget", "different for each layer",
             "layers that decide together have one budget");
   }
+  check_shares(call, policy);
   check_part(call, pick_of(policy));
   check_part(call, policy);
 }
@@ -55,6 +84,10 @@ template <executor Executor, class Policy>
 void refuse_pool_of_ranks(char const* call, Executor const& exec, resolved<Policy> const& of) {
   expects(of.scope == budget_scope::lane || ranks_of(exec) == 1, call, "budget.scope", to_string(of.scope),
           [&] { return "the heads that share it are on " + std::to_string(ranks_of(exec)) + " ranks: gather first"; });
+  expects(
+      !shared_by_scores(of.policy.budget) || ranks_of(exec) == 1, call, "budget",
+      [&] { return to_string(of.policy.budget); },
+      [&] { return "its shares go by heads that are on " + std::to_string(ranks_of(exec)) + " ranks"; });
   expects(of.scorer.safe_across_ranks || ranks_of(exec) == 1, call, "score.decides", to_string(of.decides), [&] {
     return "heads of " + std::to_string(ranks_of(exec)) + " ranks decide, and the scorer does not reduce";
   });
@@ -84,6 +117,9 @@ void check_plan(char const* call, Executor const& exec, resolved<Policy> const& 
   if constexpr (!ranks_again<std::remove_cvref_t<decltype(policy.score)>>) {
     expects(!of.scorer.ranks_again, call, "policy.score", of.scorer.name,
             "it ranks its blocks again, and no stage may be around it");
+  }
+  if constexpr (!puts_first<std::remove_cvref_t<decltype(policy.score)>>) {
+    refuse_rest_in_plan(call, "policy.score", policy.score);
   }
   expects(!of.counts_before_picking() || of.scope == budget_scope::lane, call, "budget.scope", to_string(of.scope),
           "where blocks or a part of the entries go, every lane has a budget of its own");

@@ -21,8 +21,7 @@ struct first_rule {
   [[nodiscard]] KVPOLICY_HD int budget(lane this_lane, int count) const {
     int const allowed = rule.budget(this_lane, count);
     int const forced = forced_in({this_lane, count, allowed, batch.position.row(this_lane)});
-    int const free = allowed > forced ? allowed - forced : 0;
-    return forced + first.of(free);
+    return forced + first.of(allowed, forced);
   }
   [[nodiscard]] KVPOLICY_HD static bool triggers(int, int) { return true; }
   [[nodiscard]] KVPOLICY_HD bool forces(entry at) const {
@@ -76,12 +75,23 @@ struct first_or_rest {
 template <class Rest>
 first_or_rest(keep_set, Rest) -> first_or_rest<Rest>;
 
+/// The function of an entry by which those are ranked that are not put first. It may read what `score` has left in
+/// spare rows of the plan.
+template <class Score, class SignalSet>
+auto rest_scores_of(Score const& score, SignalSet const& in, score_view const& scores) {
+  if constexpr (requires { score.rest_scores(in, scores); }) {
+    return score.rest_scores(in, scores);
+  } else {
+    return score.rest_scores(in);
+  }
+}
+
 /// Replaces scores by +inf for the entries that are put first, and by the scores of the rest. `keep` is overwritten.
 template <class Executor, class Score, class SignalSet, class Rule>
 void put_first(Executor& exec, Score const& score, SignalSet const& in, Rule const& rule, score_view const& scores,
                keep_set const& keep) {
   ops::top_k(exec, scores, first_rule<Rule>{rule, scores.lanes, score.places()}, keep);
-  ops::map(exec, scores, first_or_rest{keep, score.rest_scores(in)});
+  ops::map(exec, scores, first_or_rest{keep, rest_scores_of(score, in, scores)});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

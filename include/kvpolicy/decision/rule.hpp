@@ -230,11 +230,13 @@ resolved<Policy> resolve(Policy const& policy) {
 /// Calls visit(forces, protection) with what the scorer forces and what the policy protects. What an erased scorer
 /// forces and what is protected are one protection.
 template <class Policy, class SignalSet, class Visit>
-void with_forced(Policy const& policy, SignalSet const& in, Visit const& visit) {
+void with_forced(Policy const& policy, SignalSet const& in, Visit const& visit, forced_by by = forced_by::policy) {
   if constexpr (erased<std::remove_cvref_t<decltype(policy.score)>>) {
     auto forced = policy.score.forces(in);
-    forced.join(policy.protect);
+    if (by == forced_by::policy) forced.join(policy.protect);
     forced.pick([&](auto const& all) { visit(all, nothing{}); });
+  } else if (by == forced_by::scorer) {
+    visit(forces_of(policy.score, in), nothing{});
   } else {
     with_protection(policy.protect, [&](auto const& protect) { visit(forces_of(policy.score, in), protect); });
   }
@@ -271,15 +273,22 @@ constexpr auto budget_of_rule([[maybe_unused]] Trigger const& when, Budget const
 
 /// Calls visit(rule) with the rule of a policy. `limit` is its budget in entries.
 template <class Policy, class SignalSet, class Budget, class Visit>
-void with_rule(Policy const& policy, SignalSet const& in, Budget const& limit, Visit const& visit) {
+void with_rule(Policy const& policy, SignalSet const& in, Budget const& limit, forced_by by, Visit const& visit) {
   auto const observed = observed_by(policy.score, in);
   auto const when = trigger_of(policy);
   auto const allowed = budget_of_rule(when, limit, in.lanes);
   with_pick(pick_of(policy), [&](auto const& pick) {
-    with_forced(policy, in, [&](auto const& forced, auto const& protect) {
-      visit(decision_rule{forced, protect, allowed, when, pick, kept_by_rule(observed), evicts<Policy>});
-    });
+    with_forced(
+        policy, in,
+        [&](auto const& forced, auto const& protect) {
+          visit(decision_rule{forced, protect, allowed, when, pick, kept_by_rule(observed), evicts<Policy>});
+        },
+        by);
   });
+}
+template <class Policy, class SignalSet, class Budget, class Visit>
+void with_rule(Policy const& policy, SignalSet const& in, Budget const& limit, Visit const& visit) {
+  with_rule(policy, in, limit, forced_by::policy, visit);
 }
 
 /// Maps an entry to 0 if it is a candidate, and to -inf if the rule forces it.

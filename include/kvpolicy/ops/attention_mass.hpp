@@ -24,6 +24,21 @@ enum class reduction_order { rows_then_group, group_then_rows, group_on_logits }
 
 [[nodiscard]] constexpr std::array<char const*, 4> names(reduction) { return {"sum", "mean", "max", "last"}; }
 
+/// What the probabilities of a row count, where rows are reduced.
+enum class weight_of_row { one, visible };
+
+/// The weight of row r of R rows that are the last of N entries: 1, or the number N - R + r + 1 - less of entries that
+/// it sees, so that a mean over rows is not lower for the reason that the rows see more.
+struct row_weight {
+  weight_of_row by = weight_of_row::one;
+  int less = 0;
+
+  [[nodiscard]] KVPOLICY_HD bool is_one() const { return by == weight_of_row::one; }
+  [[nodiscard]] KVPOLICY_HD float operator()(int row, int rows, int entries) const {
+    return is_one() ? 1.0f : static_cast<float>(entries - rows + row + 1 - less);
+  }
+};
+
 /// The reductions, the keys of the softmax, and the order of the reductions.
 struct attention_mass_options {
   key_domain domain = key_domain::all;
@@ -33,6 +48,7 @@ struct attention_mass_options {
   reduction lanes = reduction::sum;  ///< where `out` has one row for several lanes: how their masses are reduced
   int last_rows = 0;                 ///< how many of the last rows are used; 0: all
   bool accumulate = false;           ///< adds to `out` instead of overwriting it
+  row_weight weight{};               ///< what each row counts
 };
 
 namespace ops {

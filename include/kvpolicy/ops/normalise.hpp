@@ -4,23 +4,41 @@
 
 #include <array>
 #include <cmath>
+#include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/verb.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE {
 
-/// How the scores of a segment are normalised, x being one of its n scores:
+/// How the scores of a segment, or of a block of its entries, are normalised, x being one of n scores:
 ///
 ///     sum       x / sum of x
 ///     min_max   (x - min) / (max - min)
 ///     z         (x - mean) / max(d, 1e-6)      d^2 = sum of (x - mean)^2 / n
 ///     softmax   e^(x - max) / sum of e^(x - max)
+///     rank      the number of scores that are worse than x / n
 ///
-/// 0 / 0 is 0.
-enum class normalising { sum, min_max, z, softmax };
+/// 0 / 0 is 0. Of equal scores that of the higher ordinal is worse.
+enum class normalising { sum, min_max, z, softmax, rank };
 
-[[nodiscard]] constexpr std::array<char const*, 4> names(normalising) { return {"sum", "min_max", "z", "softmax"}; }
+[[nodiscard]] constexpr std::array<char const*, 5> names(normalising) {
+  return {"sum", "min_max", "z", "softmax", "rank"};
+}
+
+/// Blocks of entries that are normalised each by itself: those of the ordinals [begin + b size, begin + (b + 1) size).
+/// The last one may be shorter, and the entries before `begin` keep their scores.
+struct normalised_blocks {
+  static constexpr int most_ranked = 4096;  ///< entries of a block of ranks
+  int size = 0;                             ///< entries of a block; 0: all from `begin` on are one
+  int begin = 0;
+
+  /// How many blocks a row of so many entries has.
+  [[nodiscard]] KVPOLICY_HD constexpr int count(int entries) const {
+    int const there = entries - begin;
+    return there <= 0 ? 0 : size == 0 ? 1 : (there - 1) / size + 1;
+  }
+};
 
 namespace detail {
 
@@ -69,17 +87,32 @@ struct score_range {
 
 namespace ops {
 
-/// `normalise(exec, how, scores)`: normalises the scores of each segment, in place.
+/// `normalise(exec, how, scores, blocks)`: normalises the scores of each segment, or of each of its blocks, in place.
 ///
 /// - in, out: float32 [segments, entries]. Scores of -inf, such as those of entries that do not compete, take no part
 ///   and stay.
-/// - NaN: makes all other scores of its segment NaN; with `min_max` it stays alone.
-/// - range: sums are in double precision. Infinite scores have no meaning but -inf.
-/// - cost: O(entries) per segment in two passes, three for `z` and `softmax`; no scratch.
-/// - source: R-KV (softmax), TriAttention (z).
+/// - NaN: makes all other scores of its segment or block NaN. With `min_max` and `rank` it stays alone; it is worse
+/// than
+///   every number.
+/// - range: sums are in double precision. Infinite scores have no meaning but -inf; with `rank` +inf is a number.
+/// - cost: O(entries) per segment in two passes, three for `z` and `softmax`; no scratch. `rank` sorts each block on
+/// the
+///   host, and compares all of its pairs on a device.
+/// - throws: `invalid_argument` if a number of `blocks` is negative, or if ranks are not of blocks of 1 to 4096
+/// entries.
+/// - source: R-KV (softmax), TriAttention (z), CurDKV (blocks), LagKV (rank).
 struct normalise_t : verb<normalise_t> {
   static constexpr auto name = "normalise";
-  static constexpr void check(normalising, score_view const&) {}
+  template <executor Executor>
+  void operator()(Executor& exec, normalising how, score_view const& scores, normalised_blocks blocks = {}) const {
+    verb<normalise_t>::operator()(exec, how, scores, blocks);  // parameters have types, so that blocks may be in braces
+  }
+  static void check(normalising how, score_view const&, normalised_blocks const& blocks) {
+    expects(blocks.size >= 0, name, "blocks.size", blocks.size, "a count cannot be negative");
+    expects(blocks.begin >= 0, name, "blocks.begin", blocks.begin, "ordinals begin at 0");
+    expects(how != normalising::rank || (blocks.size >= 1 && blocks.size <= blocks.most_ranked), name, "blocks.size",
+            blocks.size, "a block of ranks has 1 to 4096 entries");
+  }
 };
 inline constexpr normalise_t normalise{};
 

@@ -2,14 +2,78 @@
 // Budgets that depend on what is there: a decision asks them for the share of every lane before it picks.
 #pragma once
 
+#include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/parts/budget.hpp>
 
-namespace KVPOLICY_NAMESPACE::detail {
+namespace KVPOLICY_NAMESPACE {
+
+/// How many entries a keep set keeps of each lane, or of the lanes that decide together.
+struct kept_of_lanes {
+  keep_set from{};
+  KVPOLICY_HD int operator()(lane of) const {
+    int const segment = segment_of(from.lanes, from.decides, from.lanes.index(of));
+    return static_cast<int>(from.indptr[segment + 1] - from.indptr[segment]);
+  }
+  KVPOLICY_HD int operator()(lane_entries const& of) const { return (*this)(of.lane); }
+};
+
+/// The number of entries that each lane would have if all lanes had the same, or the same part of their entries.
+struct average_share {
+  int tokens = 0;
+  drop_ratio part{};
+  bool by_ratio = false;
+  bool of_seen = false;  ///< a ratio is one of the tokens that a sequence has had
+  lanes batch{};
+  KVPOLICY_HD constexpr int operator()(lane one, int count) const {
+    return by_ratio ? part(one, of_seen ? batch.newest(one) + 1 : count) : tokens;
+  }
+};
+
+/// Which entries stay whatever their score, where it is asked what lanes would keep: those that a policy forces and
+/// protects, or only those that its scorer forces.
+enum class forced_by { policy, scorer };
+
+/// What a decision shows to an allotter: the scores that entries have, and what lanes would keep by them.
+template <executor Executor>
+class allotting {
+ public:
+  score_view scores{};      ///< of all entries, as the scorer wrote them
+  average_share average{};  ///< what is shared out
+
+  /// How many entries each lane would keep if the lanes of `scope` shared the budget, and each were sure of the part
+  /// `floor` of its own. Forced entries count. The numbers are in memory of the plan until the next call, or until the
+  /// entries are picked.
+  [[nodiscard]] virtual kept_of_lanes kept(budget_scope scope, double floor, forced_by forced) = 0;
+
+ protected:
+  allotting() = default;
+  allotting(allotting const&) = default;
+  allotting& operator=(allotting const&) = default;
+  ~allotting() = default;
+};
+
+/// How the lanes' shares of a budget differ: a described value whose `allot(exec, of, shares)` writes the number of
+/// entries that each lane may keep. `of` is an `allotting<Executor>&`, and `shares` a `by_lane<int>`.
+///
+/// Optional members:
+///
+/// - `compares_layers()`: true if a lane's share depends on lanes of other layers, so that all layers decide at once.
+/// - `with_window(w)`: the same allotter where the scorer forces the last w entries of every lane.
+/// - `lane_numbers`: how many numbers of each lane it reads that the scorer computes: see `numbers_of_lanes`.
+template <class A>
+concept allotter = std::regular<A> && described<A> && detail::hook::budget_allot::names<A> && !budget<A>;
+
+namespace detail {
 
 /// A budget with the member `allot`. It is found by its name, because its arguments are known in a decision only.
 template <class Budget>
 concept allots = std::is_class_v<Budget> && hook::budget_allot::names<Budget>;
+
+/// A budget whose shares an allotter may write: it has `share_out(exec, in, of, shares)`, and `pooled(scope, floor)` is
+/// the same budget for lanes that share it.
+template <class Budget>
+concept shares_out = requires(Budget const& limit) { limit.pooled(budget_scope::lane, 0.0); };
 
 /// The hook `allot` of a budget, in a decision.
 template <class Budget, class Executor, class SignalSet>
@@ -61,14 +125,38 @@ struct allotted_budget {
   [[nodiscard]] KVPOLICY_HD constexpr int floor(int share) const { return floor_of(limit, share); }
 };
 
+/// What a decision shows to the allotter of a budget. `count_kept(budget, forced)` returns what lanes would
+/// keep of one.
+template <class Executor, class Budget, class CountKept>
+class allotting_by final : public allotting<Executor> {
+ public:
+  allotting_by(Budget const& limit, CountKept const& count_kept, score_view const& of)
+      : limit_(limit), count_kept_(count_kept) {
+    this->scores = of;
+    this->average = limit.average(of.lanes);
+  }
+  [[nodiscard]] kept_of_lanes kept(budget_scope scope, double floor, forced_by forced) override {
+    return {count_kept_(limit_.pooled(scope, floor), forced)};
+  }
+
+ private:
+  Budget const& limit_;
+  CountKept const& count_kept_;
+};
+
 /// The budget that a decision reads: `limit`, or the shares that it allots now. `shares` is memory for a number of each
 /// lane.
-template <class Executor, class Budget, class SignalSet>
+template <class Executor, class Budget, class SignalSet, class CountKept>
 auto allotted(Executor& exec, Budget const& limit, SignalSet const& in, score_view const& scores,
-              by_lane<int> const& shares) {
+              by_lane<int> const& shares, [[maybe_unused]] CountKept const& count_kept) {
   if constexpr (may_allot<Budget>) {
     if (!limit.is_allotted()) return limit;
-    limit.allot(exec, in, scores, shares);
+    if constexpr (shares_out<Budget>) {
+      allotting_by<Executor, Budget, CountKept> of(limit, count_kept, scores);
+      limit.share_out(exec, in, of, shares);
+    } else {
+      limit.allot(exec, in, scores, shares);
+    }
     return limit.with_shares(shares);
   } else if constexpr (allots<Budget>) {
     if constexpr (fits<allotting_hooks<Budget, Executor, SignalSet>>()) limit.allot(exec, in, scores, shares);
@@ -78,4 +166,5 @@ auto allotted(Executor& exec, Budget const& limit, SignalSet const& in, score_vi
   }
 }
 
-}  // namespace KVPOLICY_NAMESPACE::detail
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

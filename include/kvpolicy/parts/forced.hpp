@@ -50,6 +50,20 @@ struct first_and_last {
   friend bool operator==(first_and_last const&, first_and_last const&) = default;
 };
 
+/// Protects the first `first` entries of a lane, the last whole one of the blocks of `lag` entries that follow them,
+/// and what follows that block. In a lane of fewer than two blocks it protects the first entries only.
+struct around_blocks {
+  int first;
+  int lag;
+  [[nodiscard]] KVPOLICY_HD int last(int count) const {
+    int const whole = count > first ? (count - first) / lag : 0;
+    return whole > 1 ? count - first - (whole - 1) * lag : 0;
+  }
+  KVPOLICY_HD bool operator()(entry at) const { return first_and_last{first, last(at.count)}(at); }
+  KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const { return {first, of.count - last(of.count)}; }
+  friend bool operator==(around_blocks const&, around_blocks const&) = default;
+};
+
 /// Protects the first `prefix` positions, and the positions of a turn's last `tail` query rows.
 struct prefix_and_span {
   int prefix;

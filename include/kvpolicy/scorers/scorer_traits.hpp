@@ -73,7 +73,8 @@ constexpr granularity decides_of(Score const& score) {
 }
 
 /// A scorer that may put entries first: `places()` says how many, and `rest_scores(in)` is the function of an entry by
-/// which the others are ranked.
+/// which the others are ranked. It may be `rest_scores(in, scores)`, which reads the spare rows of these scores; the
+/// scorer then says `static constexpr bool rest_in_plan = true`, and no stage may be around it, which would use them.
 template <class Score>
 concept puts_first = requires(Score const& score) {
   { score.places() } -> std::same_as<first_places>;
@@ -118,9 +119,11 @@ struct scorer_facts {
   std::optional<budget_scope> shares{};  ///< which lanes share the budget of a spec that does not say it
   phase when = phase::step;              ///< when it decides
   std::optional<first_places> first{};   ///< how many entries it puts first, if it does: see `puts_first`
+  bool rest_in_plan = false;             ///< what the others are ranked by is in spare rows of the plan
   bool fills_beside_forced = false;      ///< of blocks: see `fills_beside_forced`
   bool ranks_again = false;              ///< of blocks: see `ranks_again`
   int block = 0;                         ///< entries that stay or go as one: see `has_blocks`; 0: each alone
+  int lane_numbers = 0;                  ///< numbers of each lane that it leaves for an allotter
 };
 
 template <class Score>
@@ -131,16 +134,19 @@ constexpr scorer_facts facts_of(Score const& score) {
     scorer_facts made;
     if constexpr (stage<Score>) {
       made = facts_of(inner_of(score));
+      made.lane_numbers = 0;  // they are where the scorer inside has its memory
     } else {
       if constexpr (requires { std::string(Score::name); }) made.name = Score::name;
       made.ranks_candidates = detail::ranks_candidates<Score>;
       made.safe_across_ranks = score.decides == granularity::lane;  // lanes that decide together must reduce
+      if constexpr (requires { Score::lane_numbers; }) made.lane_numbers = Score::lane_numbers;
     }
     made.any_order = reads_any_order<Score>;
     if constexpr (requires { score.safe_across_ranks(); }) made.safe_across_ranks = score.safe_across_ranks();
     if constexpr (requires { typename std::integral_constant<budget_scope, Score::pools>; }) made.shares = Score::pools;
     if constexpr (requires { typename std::integral_constant<phase, Score::when>; }) made.when = Score::when;
     if constexpr (puts_first<Score>) made.first = score.places();
+    if constexpr (requires { Score::rest_in_plan; }) made.rest_in_plan = Score::rest_in_plan;
     if constexpr (has_blocks<Score>) {
       made.block = score.entries_of_block();
       made.fills_beside_forced = detail::fills_beside_forced<Score>;
@@ -150,11 +156,24 @@ constexpr scorer_facts facts_of(Score const& score) {
   }
 }
 
+/// Refuses a scorer inside any stage that has the scores of those entries that it does not put first.
+template <class Score>
+void refuse_rest_in_plan(char const* call, char const* what, Score const& score) {
+  expects(
+      !facts_of(score).rest_in_plan, call, what, [&] { return to_string(score); },
+      "it puts entries first and has the scores of the others, and no stage may be around it");
+}
 /// Refuses a scorer of blocks inside a stage that gives each entry a score of its own.
 template <class Score>
 void refuse_blocks(char const* call, char const* what, Score const& score) {
+  refuse_rest_in_plan(call, what, score);
   expects(
       facts_of(score).block == 0, call, what, [&] { return to_string(score); }, "its entries are in blocks already");
+}
+/// Refuses a scorer that puts entries first inside a stage that does so, or that makes blocks of them.
+template <class Score>
+void refuse_first(char const* call, char const* what, Score const& score) {
+  expects(!facts_of(score).first, call, what, [&] { return to_string(score); }, "it puts single entries first");
 }
 /// Refuses a scorer whose lanes decide together inside a stage that reads what belongs to one lane.
 template <class Score>

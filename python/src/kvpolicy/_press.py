@@ -185,8 +185,8 @@ _WRAPS = "it joins other presses, and a block has one policy"
 # Why a press of kvpress 0.5.5 is not here.
 MISSING = {
     "BlockPress": "it decides again and again about blocks of one prompt", "CAMPress": _MERGES, "CapPress": _BY_SCORE, "ChunkPress": "each chunk of a prompt has a budget of its own, and those of a policy are of lanes",
-    "CompactorPress": _BY_SCORE, "ComposedPress": _WRAPS, "CompressionRatioDecodingPress": _DECODES, "CriticalAdaKVPress": "it reads the output projection, which is no signal of a policy",
-    "CriticalKVPress": "it reads the output projection, which is no signal of a policy", "CURPress": _BY_SCORE, "DecodingPress": _DECODES, "EntropyGatedChunkKVPress": "it keeps a part of some chunks, and a policy whole ones",
+    "CompactorPress": _BY_SCORE, "ComposedPress": _WRAPS, "CompressionRatioDecodingPress": _DECODES, "CriticalAdaKVPress": "it reads the output projection, which Python does not give to a policy",
+    "CriticalKVPress": "it reads the output projection, which Python does not give to a policy", "CURPress": _BY_SCORE, "DecodingPress": _DECODES, "EntropyGatedChunkKVPress": "it keeps a part of some chunks, and a policy whole ones",
     "ExpectedAttentionPress": "it reads query rows before RoPE, which models do not show", "ExpectedAttentionStatsPress": "it reads statistics of query rows, which models do not show",
     "FastKVzipPress": "its budget is rounded once for all layers, and that of fast_kvzip for each lane", "FinchPress": "its window begins at a delimiter, and that of snapkv has a size",
     "KVComposePress": _OTHER_PASS, "KVgradPress": _OTHER_PASS, "KVzipPress": _OTHER_PASS, "KeyRerotationPress": "entries keep their positions, and it gives them others",

@@ -110,6 +110,15 @@ row normalised_by(kv::normalising how, row scores) {
     squares += (each - mean) * (each - mean);
   }
   double const deviation = std::sqrt(squares / static_cast<double>(known.size()));
+  row const given = scores;
+  auto const worse = [&](std::size_t mine) {
+    int found = 0;
+    for (std::size_t e = 0; e < given.size(); ++e) {
+      if (given[e] == -INFINITY) continue;
+      found += std::isnan(given[e]) || given[e] < given[mine] || (given[e] == given[mine] && e > mine) ? 1 : 0;
+    }
+    return std::isnan(given[mine]) ? NAN : static_cast<double>(found);
+  };
   auto const part = [](double a, double b) { return a == 0 && b == 0 ? 0 : a / b; };
   for (double& each : scores) {
     if (each == -INFINITY) continue;
@@ -117,8 +126,23 @@ row normalised_by(kv::normalising how, row scores) {
     if (how == kv::normalising::min_max) each = part(each - low, high - low);
     if (how == kv::normalising::z) each = (each - mean) / (deviation < 1e-6 ? 1e-6 : deviation);
     if (how == kv::normalising::softmax) each = std::exp(each - high) / powers;
+    if (how == kv::normalising::rank)
+      each = worse(static_cast<std::size_t>(&each - scores.data())) / static_cast<double>(known.size());
   }
   return scores;
+}
+
+/// The same of each block of so many scores; 0: of all.
+row normalised_by(kv::normalising how, row const& scores, int block) {
+  row made;
+  for (std::size_t e = 0; e < scores.size();) {
+    std::size_t const size = block == 0 ? scores.size() : std::min(as_size(block), scores.size() - e);
+    auto const begin = scores.begin() + static_cast<std::ptrdiff_t>(e);
+    row const of = normalised_by(how, row(begin, begin + static_cast<std::ptrdiff_t>(size)));
+    made.insert(made.end(), of.begin(), of.end());
+    e += size;
+  }
+  return made;
 }
 
 row pooled_by(kv::pooling by, row const& scores) {
@@ -212,14 +236,23 @@ TEST_SUITE("scorers/stages/small_stages") {
           "budget(2)");
   }
 
-  TEST_CASE("normalised gives each lane one scale") {
+  TEST_CASE("normalised gives each lane or block one scale") {
     holds("any lanes", 300, [] {
       gapped_layer made = any_layer();
       auto const how = *rc::gen::element(kv::normalising::sum, kv::normalising::min_max, kv::normalising::z,
-                                         kv::normalising::softmax);
-      agrees(made, kv::normalised{.score_of = kv::external{}, .how = how},
-             both_lanes(made, [&](int, row const& scores) { return normalised_by(how, scores); }));
+                                         kv::normalising::softmax, kv::normalising::rank);
+      int const block = *rc::gen::element(how == kv::normalising::rank ? 100 : 0, 1, 3, 5);
+      agrees(made, kv::normalised{.score_of = kv::external{}, .how = how, .block = block},
+             both_lanes(made, [&](int, row const& scores) { return normalised_by(how, scores, block); }));
     });
+  }
+
+  TEST_CASE("ranks in blocks keep the same part of each") {
+    gapped_layer made(8);
+    for (std::size_t i = 0; i < made.scores.size(); ++i) made.scores[i] = static_cast<float>(i * i);
+    CHECK(made.decide(kv::parse("external | budget(4)")).first[0] == std::vector{4, 5, 6, 7});
+    CHECK(made.decide(kv::parse("external | normalised(rank, 4) | budget(4)")).first[0] == std::vector{2, 3, 6, 7});
+    CHECK(made.decide(kv::parse("external | normalised(rank, 4) | budget(3)")).first[0] == std::vector{2, 3, 7});
   }
 
   TEST_CASE("pooled pools all entries of a lane") {
@@ -358,10 +391,11 @@ TEST_SUITE("scorers/stages/small_stages") {
           return of;
         };
       };
-      for (auto const how :
-           {kv::normalising::sum, kv::normalising::min_max, kv::normalising::z, kv::normalising::softmax}) {
-        check(kv::normalised{.score_of = ranks_given{}, .how = how},
-              [&](row const& of) { return normalised_by(how, of); });
+      for (auto const how : {kv::normalising::sum, kv::normalising::min_max, kv::normalising::z,
+                             kv::normalising::softmax, kv::normalising::rank}) {
+        int const block = how == kv::normalising::rank ? 3 : 0;
+        check(kv::normalised{.score_of = ranks_given{}, .how = how, .block = block},
+              [&](row const& of) { return normalised_by(how, of, block); });
       }
       for (float& one : made.values) one = 0;
       check(kv::times_norm{.score_of = ranks_given{}}, each([](double old, int) { return old * 0; }));
@@ -394,15 +428,21 @@ TEST_SUITE("scorers/stages/small_stages") {
     auto const refuses = [](char const* spec, std::string const& error) {
       CHECK_THROWS_WITH_AS((void)kv::parse(spec), error.c_str(), kv::invalid_argument);
     };
-    refuses("knorm | times_norm(projected)", "parse: column 20 = projected, but times_norm's of is values");
-    refuses("knorm | times_norm(norm=l1)", "parse: column 25 = l1, but times_norm's norm is l2");
+    refuses("knorm | times_norm(keys)", "parse: column 20 = keys, but times_norm's of is values or projected");
+    refuses("knorm | times_norm(norm=l1)",
+            "parse: column 9: times_norm.norm = l1, but values as they are have l2; l1 is of projected ones");
     refuses("knorm | times_norm(epsilon=-1)",
             "parse: column 9: times_norm.epsilon = -1, but it is added to every score, 0 or more");
     refuses("tova | times_norm",
             "parse: column 8: times_norm.score_of = tova(force_last=false), but a value belongs to one lane");
-    refuses("knorm | normalised(sum, 32)",
-            "parse: column 9: normalised.block = 32, but scales of blocks are not there yet: 0, for all of a lane");
-    refuses("knorm | normalised(most)", "parse: column 20 = most, but normalised's how is sum, min_max, z or softmax");
+    refuses("knorm | normalised(sum, -1)",
+            "parse: column 9: normalised.block = -1, but a count cannot be negative; 0 is all of a lane");
+    for (std::string const block : {"0", "4097"}) {
+      refuses(("knorm | normalised(rank, " + block + ")").c_str(),
+              "parse: column 9: normalised.block = " + block + ", but a block of ranks has 1 to 4096 entries");
+    }
+    refuses("knorm | normalised(most)",
+            "parse: column 20 = most, but normalised's how is sum, min_max, z, softmax or rank");
     refuses("knorm | pooled(max:4)", "parse: column 9: pooled.pool = 4, but a pool has an odd width");
     refuses("intent_kv(mode=memory) | reduce_lanes(token, sum) | decayed(0)",
             "parse: column 53: decayed.decay = 0, but older entries count less, and not nothing: 0 to 1");

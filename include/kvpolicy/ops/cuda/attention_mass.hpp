@@ -29,6 +29,7 @@ class mass_call {
     task_.soft_cap = from.logits.soft_cap;
     sinks_ = from.logits.sinks;
     task_.last_rows = how.last_rows;
+    task_.weight = how.weight;
     task_.only_last = how.rows == reduction::last;
     task_.on_logits = how.order == reduction_order::group_on_logits && task_.group > 1;
     task_.rows_apart = how.order == reduction_order::rows_then_group || task_.group == 1;
@@ -83,7 +84,7 @@ class mass_call {
   /// True if the mass of an entry is a plain sum of probabilities, which fragment kernels add up in registers.
   [[nodiscard]] bool is_plain_sum() const {
     bool const group = task_.group == 1 || (!group_maximum() && !task_.on_logits);
-    return how_.rows != reduction::max && group && !(task_.soft_cap > 0);
+    return how_.rows != reduction::max && group && !(task_.soft_cap > 0) && how_.weight.is_one();
   }
   void check_rows() const {
     expects(

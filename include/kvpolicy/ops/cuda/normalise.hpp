@@ -1,32 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device implementation of normalise: one warp for each segment, so that sums have the same bits in every launch.
+// Device implementation of normalise: one warp for each block of entries, so that sums have the same bits in every
+// launch, and for ranks one block of threads.
 #pragma once
 
+#include <cstdint>
 #include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/normalise.hpp>
+#include <kvpolicy/ops/radix_key.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
+/// The scores of one block of entries. Block i of a launch has block i % most of segment i / most.
+struct block_of_scores {
+  float* row;
+  int count;
+
+  KVPOLICY_HD block_of_scores(score_view const& scores, normalised_blocks const& blocks, int most, int index) {
+    int const segment = index / most;
+    int const entries = scores.lanes.committed(scores.lane_of(segment));
+    std::int64_t const begin = blocks.begin + std::int64_t{index % most} * blocks.size;
+    std::int64_t const left = entries - begin;
+    row = scores.row(segment) + begin;
+    count = left <= 0 ? 0 : blocks.size == 0 || left < blocks.size ? static_cast<int>(left) : blocks.size;
+  }
+};
+
 struct normalise_kernel {
   normalising how;
   score_view scores;
+  normalised_blocks blocks;
+  int most;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    int const segment = block.index();
-    int const count = scores.lanes.committed(scores.lane_of(segment));
-    float* const row = scores.row(segment);
+    block_of_scores const of(scores, blocks, most, block.index());
+    float* const row = of.row;
     score_range all;
-    for (int e = block.thread(); e < count; e += warp_size) all.add(row[e]);
+    for (int e = block.thread(); e < of.count; e += warp_size) all.add(row[e]);
     all = {block.reduce_warp(all.sum, plus_op{}), block.reduce_warp(all.low, min_op{}),
            block.reduce_warp(all.high, max_op{}), block.reduce_warp(all.count, plus_op{})};
     double seconds = 0;
     if (how == normalising::z || how == normalising::softmax) {
-      for (int e = block.thread(); e < count; e += warp_size) seconds += static_cast<double>(all.second(how, row[e]));
+      for (int e = block.thread(); e < of.count; e += warp_size) {
+        seconds += static_cast<double>(all.second(how, row[e]));
+      }
     }
     float const by = all.divisor(how, block.reduce_warp(seconds, plus_op{}));
-    for (int e = block.thread(); e < count; e += warp_size) row[e] = all.normalised(how, row[e], by);
+    for (int e = block.thread(); e < of.count; e += warp_size) row[e] = all.normalised(how, row[e], by);
+  }
+};
+
+/// Compares each score with all others of its block, of which shared memory has the keys.
+struct rank_kernel {
+  score_view scores;
+  normalised_blocks blocks;
+  int most;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    block_of_scores const of(scores, blocks, most, block.index());
+    shared_arena arena(block);
+    auto* const keys = arena.take<std::uint32_t>(blocks.size);
+    for (int e = block.thread(); e < of.count; e += block.threads()) {
+      keys[e] = score_range::takes_part(of.row[e]) ? radix_key(of.row[e]) : below_all_keys;
+    }
+    block.sync();
+    for (int e = block.thread(); e < of.count; e += block.threads()) {
+      std::uint32_t const mine = keys[e];
+      if (mine == below_all_keys || mine == nan_key) continue;
+      int ranked = 0, worse = 0;
+      for (int i = 0; i < of.count; ++i) {
+        std::uint32_t const other = keys[i];
+        ranked += other != below_all_keys ? 1 : 0;
+        worse += other != below_all_keys && (other < mine || (other == mine && i > e)) ? 1 : 0;
+      }
+      of.row[e] = static_cast<float>(worse) / static_cast<float>(ranked);
+    }
   }
 };
 
@@ -36,9 +86,18 @@ struct normalise_kernel {
 template <kernel_backend Backend>
 struct implementation<ops::normalise_t, Backend> {
   template <class Executor>
-  static void run(Executor& exec, normalising how, score_view const& scores) {
-    exec.launch(launch_shape{scores.segments(), detail::at_most<detail::warp_size>(exec.threads().entry), 0},
-                detail::normalise_kernel{how, scores});
+  static void run(Executor& exec, normalising how, score_view const& scores, normalised_blocks const& blocks) {
+    int const most = blocks.count(scores.lanes.capacity);
+    if (most == 0) return;
+    int const launched = scores.segments() * most;
+    if (how == normalising::rank) {
+      exec.launch(launch_shape{launched, exec.threads().entry,
+                               detail::shared_arena::bytes_of_piece<std::uint32_t>(blocks.size)},
+                  detail::rank_kernel{scores, blocks, most});
+    } else {
+      exec.launch(launch_shape{launched, detail::at_most<detail::warp_size>(exec.threads().entry), 0},
+                  detail::normalise_kernel{how, scores, blocks, most});
+    }
   }
 };
 

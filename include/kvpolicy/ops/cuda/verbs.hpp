@@ -14,6 +14,7 @@
 #include <kvpolicy/ops/cuda/apply_stats.hpp>
 #include <kvpolicy/ops/cuda/argmin.hpp>
 #include <kvpolicy/ops/cuda/attention_mass.hpp>
+#include <kvpolicy/ops/cuda/attention_moments.hpp>
 #include <kvpolicy/ops/cuda/block_scores.hpp>
 #include <kvpolicy/ops/cuda/compact_rows.hpp>
 #include <kvpolicy/ops/cuda/copy_rows.hpp>
@@ -26,6 +27,7 @@
 #include <kvpolicy/ops/cuda/future_queries.hpp>
 #include <kvpolicy/ops/cuda/gather_rows.hpp>
 #include <kvpolicy/ops/cuda/key_sums.hpp>
+#include <kvpolicy/ops/cuda/lag_spread.hpp>
 #include <kvpolicy/ops/cuda/lists.hpp>
 #include <kvpolicy/ops/cuda/lists/drop_listed.hpp>
 #include <kvpolicy/ops/cuda/lists/list_checks.hpp>
@@ -40,6 +42,7 @@
 #include <kvpolicy/ops/cuda/page_scores.hpp>
 #include <kvpolicy/ops/cuda/pair_norms.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>
+#include <kvpolicy/ops/cuda/projected_norm.hpp>
 #include <kvpolicy/ops/cuda/quadratic_form.hpp>
 #include <kvpolicy/ops/cuda/query_moments.hpp>
 #include <kvpolicy/ops/cuda/redundancy.hpp>
@@ -48,6 +51,7 @@
 #include <kvpolicy/ops/cuda/retention_gates.hpp>
 #include <kvpolicy/ops/cuda/ring_append.hpp>
 #include <kvpolicy/ops/cuda/row_norm.hpp>
+#include <kvpolicy/ops/cuda/row_stats.hpp>
 #include <kvpolicy/ops/cuda/select_if.hpp>
 #include <kvpolicy/ops/cuda/similarity.hpp>
 #include <kvpolicy/ops/cuda/top_k.hpp>

@@ -40,8 +40,7 @@ struct blocks {
   void check(char const* call) const {
     expects(size >= 1, call, "blocks.size", size, "a block has at least one entry");
     expects(how != reduction::last, call, "blocks.how", "last", "a block is more than its last entry");
-    auto const facts = detail::facts_of(score_of);
-    expects(!facts.first, call, "blocks.score_of", [&] { return to_string(score_of); }, "it puts single entries first");
+    detail::refuse_first(call, "blocks.score_of", score_of);
     detail::refuse_blocks(call, "blocks.score_of", score_of);
   }
   /// How many entries stay or go as one.

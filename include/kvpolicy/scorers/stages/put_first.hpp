@@ -15,12 +15,16 @@ enum class rest_order { recency, random };
 
 [[nodiscard]] constexpr std::array<char const*, 2> names(rest_order) { return {"recency", "random"}; }
 
-/// The score of an entry that is not put first.
+/// The score of an entry that is not put first: by recency, at random, or what a stage has left in spare rows of the
+/// plan.
 struct put_first_rest {
-  random_scores::uniform uniform;
-  bool by_recency;
+  enum class kind { recency, random, rows };
+  kind by = kind::recency;
+  random_scores::uniform uniform{};
+  by_lane<float> rows{};
   KVPOLICY_HD float operator()(float old, entry at) const {
-    return by_recency ? static_cast<float>(at.ordinal) : uniform(old, at);
+    if (by == kind::rows) return rows.row(at.lane)[at.ordinal];
+    return by == kind::recency ? static_cast<float>(at.ordinal) : uniform(old, at);
   }
 };
 
@@ -55,13 +59,15 @@ struct put_first {
     expects(!detail::facts_of(score_of).ranks_candidates, call, "put_first.score_of", to_string(score_of),
             "it ranks the entries that compete, and put_first needs a score of every entry");
     detail::refuse_blocks(call, "put_first.score_of", score_of);
+    detail::refuse_first(call, "put_first.score_of", score_of);
     expects(tokens >= 0, call, "put_first.tokens", tokens, "a count cannot be negative");
     expects(part >= 0 && part <= 1, call, "put_first.part", part, "a part of the free places, 0 to 1");
     expects(tokens == 0 || part == 0, call, "put_first.part", part, "it says how many once: tokens or part");
   }
   [[nodiscard]] constexpr first_places places() const { return {tokens, part}; }
   [[nodiscard]] put_first_rest rest_scores(auto const& in) const {
-    return {{seed, in.lanes.request}, then == rest_order::recency};
+    return {then == rest_order::recency ? put_first_rest::kind::recency : put_first_rest::kind::random,
+            {seed, in.lanes.request}};
   }
   void score(auto& exec, auto const& in, score_view const& out) const { score_of.score(exec, in, out); }
 

@@ -45,6 +45,7 @@ struct reduce_lanes {
   }
   void check(char const* call) const {
     expects(how != reduction::last, call, "reduce_lanes.how", "last", "lanes have no order");
+    detail::refuse_rest_in_plan(call, "reduce_lanes.score_of", score_of);
     expects(decides >= score_of.decides, call, "reduce_lanes.decides", to_string(decides), [&] {
       return "the scorer decides by " + to_string(granularity{score_of.decides}) + " already, which is coarser";
     });

@@ -18,8 +18,8 @@ namespace KVPOLICY_NAMESPACE::detail {
 }
 
 /// Throws unless elements are aligned to their size, since a device loads each of them at once.
-inline void check_aligned(char const* call, query_view const& rows) {
-  expects(alignment_of(rows) >= bytes_of(rows.element), call, "queries", "misaligned rows", [&] {
+inline void check_aligned(char const* call, query_view const& rows, char const* name = "queries") {
+  expects(alignment_of(rows) >= bytes_of(rows.element), call, name, "misaligned rows", [&] {
     return "a device reads elements of " + std::to_string(bytes_of(rows.element)) + " bytes where they are aligned";
   });
 }

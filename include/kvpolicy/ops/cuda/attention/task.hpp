@@ -31,6 +31,7 @@ struct attention_task {
   bool rows_apart = true;  ///< true: rows of a head are neighbours; false: heads of a row are
   int first_row = 0;       ///< this launch takes rows [first_row, first_row + most_rows) of the used ones
   int most_rows = 1;
+  row_weight weight{};  ///< what probabilities of a row are multiplied by
 
   /// True if keys have scales.
   [[nodiscard]] KVPOLICY_HD bool scaled() const { return from.rows.scales.data != nullptr; }
@@ -194,6 +195,7 @@ struct attention_storage {
                                    : std::int64_t{task.rows.position.row(this_lane)[stored]} + 1;
       scale[i] = task.scale;
       if (there) sums[i] = sums_of(task, this_lane, head, row, stored);
+      if (there && !task.weight.is_one()) sums[i].scale *= task.weight(task.first_row + row, used.all, used.entries);
     }
   }
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <kvpolicy/ops/host/attention/lane_logits.hpp>
 #include <kvpolicy/ops/host/attention/row_sweeps.hpp>
 #include <kvpolicy/ops/host/attention/rows_that_see.hpp>
@@ -12,7 +13,7 @@
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The attention mass of one lane. Row i is row `i % count_` of the group's query head `i / count_`.
-class lane_mass : rows_that_see {
+class lane_mass : protected rows_that_see {
  public:
   static constexpr int most_stretches = 64;  ///< for as many `scales_` has memory
   static constexpr int most_stored = 6144;   ///< entries whose logits, 768 KiB a block, stay in a second-level cache
@@ -124,10 +125,12 @@ class lane_mass : rows_that_see {
       if (!lse_is_given()) continue;
       int const head = lane_.head * group_ + (first + i) / count_;
       block.lse[i] = rows_.lse.at(lane_, head, rows_.stored(lane_, begin_ + row));
+      if (!how_.weight.is_one()) block.lse[i] -= std::log(weight_of(row));
     }
     products_.pack(block, first, count);
   }
 
+ protected:
   /// Calls visit(view) for each stretch of entries that any row sees. A stretch stays in the cache.
   template <class Visit>
   void for_each_stretch(row_block& block, float* values, Visit const& visit) {
@@ -138,6 +141,14 @@ class lane_mass : rows_that_see {
     }
   }
 
+ private:
+  [[nodiscard]] float weight_of(int row) const { return how_.weight(row % count_, count_, entries_); }
+  /// Multiplies the factors of rows [first, first + count) by their weights.
+  void weigh(row_block const& block, int first, int count) {
+    for (int i = 0; i < count && !how_.weight.is_one(); ++i) {
+      for (int s = 0; s * stretch_ < seen_; ++s) scales_[std::ptrdiff_t{s} * block.rows + i] *= weight_of(first + i);
+    }
+  }
   void scale_all(float scale) { std::fill_n(scales_, most_rows * most_stretches, scale); }
 
   /// Computes the softmax of a block of logits, which `make` writes stretch by stretch.
@@ -152,19 +163,24 @@ class lane_mass : rows_that_see {
     block.softmax->finalize(scales_, (seen_ + stretch_ - 1) / stretch_, block.visible, block.row_max, block.sum);
   }
 
+ protected:
   /// Computes the probabilities of rows [first, first + count) in `values`.
   void probabilities(row_block& block, int first, int count, float* values) {
     fill(block, first, count);
     auto const logits = [&](block_view const& view) {
       products_.multiply_range(block, view.first, view.first + view.count, seen_, view.values);
     };
-    if (!lse_is_given()) return softmax(block, values, logits);
+    if (!lse_is_given()) {
+      softmax(block, values, logits);
+      return weigh(block, first, count);
+    }
     for_each_stretch(block, values, [&](block_view const& view) {
       logits(view);
       block.softmax->apply_lse(view, block.lse);
     });
   }
 
+ private:
   /// Reduces a block's rows, and writes the result to `out`, or combines it with `out` if `grow`.
   void reduce(row_block& block, float* values, reduction how, bool grow, float* out) {
     for_each_stretch(block, values, [&](block_view const& view) {
@@ -176,7 +192,7 @@ class lane_mass : rows_that_see {
   void reduce_in_any_order(reduction how) {
     int const all = count_ * group_;
     if (how == reduction::sum && all > most_rows && seen_ > most_stored && candidate_ == nullptr &&
-        products_.has_sweeps()) {
+        how_.weight.is_one() && products_.has_sweeps()) {
       auto const rows = [this](row_block& block, int first, int count) { fill(block, first, count); };
       return add_mass_by_sweeps(products_, rows, all, total_);
     }
@@ -215,7 +231,7 @@ class lane_mass : rows_that_see {
   }
 
   void rows_first() {
-    float* const row_sum = logits_ + 16 * static_cast<std::ptrdiff_t>(entries_);
+    float* const row_sum = memory_behind();
     row_block block = products_.block_storage(0);
     block.set_rows(products_.simd_level(), products_.rows_for(count_, 16));
     for (int h = 0; h < group_; ++h) {
@@ -227,16 +243,22 @@ class lane_mass : rows_that_see {
     }
   }
 
+ protected:
   /// A block of at most 16 rows, beside which there is memory for as many rows of the group.
   [[nodiscard]] row_block first_block() {
     row_block block = products_.block_storage(0);
     block.set_rows(products_.simd_level(), products_.rows_for(count_, 16));
     return block;
   }
+  /// The memory of a block, and behind 16 rows of it that for 16 rows of floats.
+  [[nodiscard]] float* block_memory() { return logits_; }
+  [[nodiscard]] float* memory_behind() { return logits_ + 16 * static_cast<std::ptrdiff_t>(entries_); }
+
+ private:
   /// Reduces the heads of rows [first, first + count): their logits, or their probabilities. The result is behind the
   /// memory of a block.
   float* combine_heads(row_block& block, int first, int count) {
-    float* const combined = logits_ + 16 * static_cast<std::ptrdiff_t>(entries_);
+    float* const combined = memory_behind();
     for (int h = 0; h < group_; ++h) {
       int const row = h * count_ + first;
       how_.order == reduction_order::group_on_logits ? plain_logits(block, row, count)
@@ -257,7 +279,7 @@ class lane_mass : rows_that_see {
       int const count = std::min(16, count_ - r);
       float* const combined = combine_heads(block, r, count);
       if (on_logits && products_.has_sinks()) std::fill_n(block.sink, count, products_.group_sink(how_.group));
-      if (on_logits) softmax(block, combined, [](block_view const&) {});
+      if (on_logits) softmax(block, combined, [](block_view const&) {}), weigh(block, r, count);
       reduce(block, combined, how_.rows, r > 0, total_);
     }
   }

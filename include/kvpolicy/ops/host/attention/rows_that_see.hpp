@@ -30,6 +30,11 @@ class rows_that_see {
     return sees_all() ? domain_ : std::min(domain_, entries_before(position_of(begin_ + row) + 1));
   }
 
+  /// The number of entries that are older than the first row used.
+  [[nodiscard]] int before_rows() const {
+    return count_ == 0 || sees_all() ? entries_ : entries_before(position_of(begin_));
+  }
+
   query_view const& rows_;
   lane lane_;
   int const* position_;

@@ -153,6 +153,12 @@ KVPOLICY_OP floats choose_or_zero(mask which, floats some) {
 
 KVPOLICY_OP ints truncate(floats a) { return {_mm256_cvttps_epi32(a.raw)}; }
 KVPOLICY_OP floats to_floats(ints a) { return {_mm256_cvtepi32_ps(a.raw)}; }
+KVPOLICY_OP floats split_power(floats a, floats& exponent) {
+  __m256i const bits = _mm256_castps_si256(a.raw);
+  exponent = {_mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srai_epi32(bits, 23), _mm256_set1_epi32(127)))};
+  __m256i const mantissa = _mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFF));
+  return {_mm256_castsi256_ps(_mm256_or_si256(mantissa, _mm256_set1_epi32(0x3F800000)))};
+}
 KVPOLICY_OP floats scale_by_power(floats p, ints n) {
   return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p.raw), _mm256_slli_epi32(n.raw, 23)))};
 }

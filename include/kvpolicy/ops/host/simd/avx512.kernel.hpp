@@ -176,6 +176,10 @@ KVPOLICY_OP floats truncate(floats a) {
   return {_mm512_maskz_cvtepi32_ps(0xFFFF, _mm512_maskz_cvttps_epi32(0xFFFF, a.raw))};
 }
 KVPOLICY_OP floats to_floats(floats a) { return a; }
+KVPOLICY_OP floats split_power(floats a, floats& exponent) {
+  exponent = {_mm512_maskz_getexp_ps(0xFFFF, a.raw)};
+  return {_mm512_maskz_getmant_ps(0xFFFF, a.raw, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src)};
+}
 KVPOLICY_OP floats scale_by_power(floats p, floats n) { return {_mm512_maskz_scalef_ps(0xFFFF, p.raw, n.raw)}; }
 KVPOLICY_OP floats add_blocks_transposed(floats a, floats b, floats c, floats d) {
   __mmask16 const all = 0xFFFF;

@@ -146,6 +146,25 @@ KVPOLICY_OP floats nearest_exponent(floats x) {
   floats const rounds = splat(12582912.0f);  // 1.5 * 2^23: a number that is added to it becomes an integer
   return mul_add(x, splat(1.44269504f), rounds) - rounds;
 }
+KVPOLICY_OP floats log_of(floats x) {
+  floats exponent{};
+  floats m = split_power(x, exponent);
+  mask const is_high = splat(1.41421356f) < m;
+  m = choose(is_high, m * splat(0.5f), m) - splat(1.0f);
+  exponent = choose(is_high, exponent + splat(1.0f), exponent);
+  floats p = mul_add(m, splat(7.0376836292e-2f), splat(-1.1514610310e-1f));  // Cephes
+  p = mul_add(p, m, splat(1.1676998740e-1f));
+  p = mul_add(p, m, splat(-1.2420140846e-1f));
+  p = mul_add(p, m, splat(1.4249322787e-1f));
+  p = mul_add(p, m, splat(-1.6668057665e-1f));
+  p = mul_add(p, m, splat(2.0000714765e-1f));
+  p = mul_add(p, m, splat(-2.4999993993e-1f));
+  p = mul_add(p, m, splat(3.3333331174e-1f));
+  floats const square = m * m;
+  p = mul_add(exponent, splat(-2.12194440e-4f), p * m * square);
+  p = mul_add(square, splat(-0.5f), p);
+  return mul_add(exponent, splat(0.693359375f), m + p);
+}
 KVPOLICY_OP floats tanh_of(floats x) {
   mask const is_negative = x < floats{};
   floats const size = choose(is_negative, -x, x);

@@ -52,6 +52,8 @@
 //   exp_by(x, n)             e^x to 2 units in the last place, where n is about x / ln 2; 0 for x below -87; NaN stays
 //   exp_of_negative(x)       e^x for x that is at most 0 or NaN
 //   exp_of_any(x)            e^x; above 88 it is e^88
+//   split_power(x, exponent) the mantissa of a positive x, 1 <= m < 2, and its exponent: x = m 2^exponent
+//   log_of(x)                ln x to 2 units in the last place, for a positive number that is not subnormal
 //   nearest_exponent(x)      the whole number nearest to x / ln 2, as floats
 //   tanh_of(x)               to 3 units in the last place; NaN stays, and an infinity becomes 1 or -1
 //

@@ -114,6 +114,11 @@ KVPOLICY_OP float mul_add(float a, float b, float c) { return a * b + c; }
 KVPOLICY_OP floats max_or_second(floats a, floats b) { return {a.raw > b.raw ? a.raw : b.raw}; }
 KVPOLICY_OP floats min_or_second(floats a, floats b) { return {a.raw < b.raw ? a.raw : b.raw}; }
 /// Unsigned: entries that a row does not see may be far above its maximum, and their results are dropped.
+KVPOLICY_OP floats split_power(floats a, floats& exponent) {
+  auto const bits = __builtin_bit_cast(int_vector, a.raw);
+  exponent = {__builtin_convertvector((bits >> 23) - 127, float_vector)};
+  return {__builtin_bit_cast(float_vector, (bits & 0x7FFFFF) | 0x3F800000)};
+}
 KVPOLICY_OP floats scale_by_power(floats p, ints n) {
   word_vector const bits = __builtin_bit_cast(word_vector, p.raw) + (__builtin_bit_cast(word_vector, n.raw) << 23);
   return {__builtin_bit_cast(float_vector, bits)};

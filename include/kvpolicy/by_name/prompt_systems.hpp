@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Published systems that compress a prompt once, with budgets that differ by layer or head, as names for specs.
+#pragma once
+
+#include <kvpolicy/by_name/systems.hpp>
+#include <kvpolicy/parts/moments.hpp>
+#include <kvpolicy/scorers/cake.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// DynamicKV (Zhou et al. 2024, arXiv:2412.14838): SnapKV's scores, and as many entries of each layer as it has among
+/// the best of all layers. The paper estimates the shares again after some layers; here they come in one step.
+struct dynamic_kv {
+  int window = 32;
+  pooling pool = max_pool{7};
+  reduction rows = reduction::sum;
+  reduction group = reduction::mean;
+
+  static constexpr auto name = "dynamic_kv";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"window", &dynamic_kv::window}, field{"pool", &dynamic_kv::pool},
+                       field{"rows", &dynamic_kv::rows}, field{"group", &dynamic_kv::group});
+  }
+  void check(char const* call) const { detail::check_scorer_of(*this, call); }
+  [[nodiscard]] constexpr snapkv scorer() const { return {window, pool, rows, group}; }
+  void join(spec_parts& parts) const { parts.share(hits{}); }
+
+  friend bool operator==(dynamic_kv const&, dynamic_kv const&) = default;
+};
+
+/// CAKE (Qin et al. 2025, arXiv:2503.12491): its scores, and shares of layers by the entropy and the variance of their
+/// attention. A spec may say other shares, such as `by=hits`.
+struct cake_with_moments {
+  int window = 32;
+  pooling pool = avg_pool{5};
+  float gamma = 200;
+  double tau1 = 1;
+  double tau2 = 1;
+  moment_rounding rounding = moment_rounding::largest;
+
+  static constexpr auto name = "cake";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"window", &cake_with_moments::window}, field{"pool", &cake_with_moments::pool},
+                       field{"gamma", &cake_with_moments::gamma}, field{"tau1", &cake_with_moments::tau1},
+                       field{"tau2", &cake_with_moments::tau2}, field{"rounding", &cake_with_moments::rounding});
+  }
+  void check(char const* call) const {
+    detail::check_scorer_of(*this, call);
+    shares().check(call);
+  }
+  [[nodiscard]] constexpr cake scorer() const { return {window, pool, gamma}; }
+  [[nodiscard]] constexpr moments shares() const { return {tau1, tau2, rounding}; }
+  void join(spec_parts& parts) const {
+    bool const is_said = parts.limit.by != sharing::fixed;
+    if (is_said && shares() != moments{}) {
+      detail::refuse_spec(parts.budget->column, parts.budget->name, "cake says how shares differ, or the budget does");
+    }
+    if (!is_said) parts.share(shares());
+  }
+
+  friend bool operator==(cake_with_moments const&, cake_with_moments const&) = default;
+};
+
+}  // namespace KVPOLICY_NAMESPACE
