@@ -94,7 +94,7 @@ def surrogate(kind, path):
 
 SCORES = np.random.default_rng(9).random((3, 2))
 FILTERS = torch.randn(3, 2, 16, generator=torch.Generator().manual_seed(9))
-DROPS = ("KVzapPress", "ChunkKVPress", "QFilterPress")  # kvpress drops rows, and masks those of the others
+DROPS = ("KVzapPress", "ChunkKVPress", "QFilterPress", "CURPress", "LagKVPress", "SimLayerKVPress")  # kvpress drops rows, and masks those of the others
 WRAPPED = {
     "KVzapPress-linear": lambda ours, random, zap: (ours.KVzapPress(ratio_of(random), gates=zap[0]), lambda mine: zap[1](mine.compression_ratio)),
     "KVzapPress-mlp": lambda ours, random, zap: (ours.KVzapPress(ratio_of(random), gates=zap[0]), lambda mine: zap[1](mine.compression_ratio)),
@@ -110,6 +110,12 @@ WRAPPED = {
     "ChunkKVPress-mlp": lambda ours, random, zap: (ours.ChunkKVPress(ours.KVzapPress(ratio_of(random), gates=zap[0]), 16), lambda mine: kvpress.ChunkKVPress(zap[1](mine.compression_ratio), 16)),
     "AdaKVPress-keydiff": lambda ours, random, zap: (ours.AdaKVPress(ours.KeyDiffPress(ratio_of(random))), lambda mine: kvpress.AdaKVPress(kvpress.KeyDiffPress(mine.compression_ratio))),
     "QFilterPress": lambda ours, random, zap: (ours.QFilterPress(ratio_of(random), FILTERS), lambda mine: kvpress.QFilterPress(mine.compression_ratio)),
+    "CURPress": lambda ours, random, zap: (ours.CURPress(ratio_of(random)), lambda mine: kvpress.CURPress(mine.compression_ratio)),
+    "CURPress-key": lambda ours, random, zap: (ours.CURPress(ratio_of(random), 2, "key", local_window_size=7), lambda mine: kvpress.CURPress(mine.compression_ratio, 2, "key", local_window_size=7)),
+    "CURPress-whole": lambda ours, random, zap: (ours.CURPress(ratio_of(random), 4, "kv_avg", use_local_approximation=False), lambda mine: kvpress.CURPress(mine.compression_ratio, 4, "kv_avg", use_local_approximation=False)),
+    "LagKVPress": lambda ours, random, zap: (ours.LagKVPress(min(ratio_of(random), 0.6), 4, 8), lambda mine: kvpress.LagKVPress(mine.compression_ratio, 4, 8)),
+    "LagKVPress-cross": lambda ours, random, zap: (ours.LagKVPress(min(ratio_of(random), 0.6), 2, 16, True), lambda mine: kvpress.LagKVPress(mine.compression_ratio, 2, 16, True)),
+    "SimLayerKVPress": lambda ours, random, zap: (ours.SimLayerKVPress(float(random.choice([0.1, 0.2, 0.3, 0.5])), int(random.integers(1, 4)), 40), lambda mine: kvpress.SimLayerKVPress(mine.lazy_threshold, mine.n_last, 40)),
     "DuoAttentionPress": lambda ours, random, zap: (ours.DuoAttentionPress(ratio_of(random), SCORES, 8, 24), lambda mine: kvpress.DuoAttentionPress(mine.head_compression_ratio)),
 }
 

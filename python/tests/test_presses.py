@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kvpolicy
-from kvpolicy.presses import PRESSES, AdaKVPress, ChunkKVPress, DMSPress, DuoAttentionPress, KeyDiffPress, KnormPress, KVzapPress, ObservedAttentionPress, PyramidKVPress, QFilterPress, SnapKVPress, TOVAPress
+from kvpolicy.presses import PRESSES, AdaKVPress, ChunkKVPress, CURPress, DMSPress, DuoAttentionPress, KeyDiffPress, KnormPress, KVzapPress, LagKVPress, ObservedAttentionPress, PyramidKVPress, QFilterPress, SimLayerKVPress, SnapKVPress, TOVAPress
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,6 +29,12 @@ def test_every_press_is_a_policy(name):
 
 def test_parameters_reach_the_scorer():
     assert SnapKVPress(0.25, window_size=32, kernel_size=7).policy() == "snapkv(window=32, pool=avg:7) | budget(ratio=0.25, rounding=kvpress)"
+    assert CURPress(0.5, leverage_type="kv_avg", local_window_size=8).policy() == "cur(sinks=4, block=8, of=mean) | budget(ratio=0.5, rounding=kvpress)"
+    assert CURPress(0.5, 2, "key", use_local_approximation=False).scorer() == "cur(sinks=2, block=0, of=key)"
+    assert LagKVPress(0.5, 2, 16, True).policy() == "lag_kv(lag=16, sinks=2, cross=true) | budget(ratio=0.5, rounding=kvpress)"
+    assert SimLayerKVPress(0.9, n_recent=64).policy() == "simlayer_kv(threshold=0.9, initial=4, recent=64, last=1)"
+    for one in (CURPress(0.5), LagKVPress(0.5), SimLayerKVPress(0.9)):
+        assert kvpolicy.policy_facts(one.policy()).text
 
 
 def test_a_ratio_counts_as_kvpress_counts():
@@ -54,8 +60,8 @@ def test_chunks_count_as_kvpress_counts(tokens, chunk):
 
 
 def test_a_press_that_is_not_here_says_why():
-    with pytest.raises(ImportError, match="LagKVPress = a press of kvpress 0.5.5 that is not here, because its score is none of kvpolicy's"):
-        from kvpolicy.presses import LagKVPress  # noqa: F401
+    with pytest.raises(ImportError, match="NonCausalAttnPress = a press of kvpress 0.5.5 that is not here, because its score is none of kvpolicy's"):
+        from kvpolicy.presses import NonCausalAttnPress  # noqa: F401
     with pytest.raises(AttributeError, match="has no attribute 'NoPress'"):
         kvpolicy.presses.NoPress
 
@@ -78,11 +84,13 @@ def test_presses_around_presses_are_policies():
     (lambda: ChunkKVPress(KnormPress(), 0), "ChunkKVPress: chunk_length = 0, but a chunk has at least one entry"),
     (lambda: QFilterPress(0.5)(None), "QFilterPress: q_filters = None, but keys are scored by them, and none are downloaded"),
     (lambda: QFilterPress(0.5, [[1.0]])(None), "QFilterPress: q_filters = of 2 axes, but they are [layer, KV head, channel]"),
+    (lambda: CURPress(leverage_type="keys").policy(), "CURPress: leverage_type = keys, but it is key, value, kv_avg or kv_product"),
+    (lambda: CURPress(use_random_leverage=True).policy(), "CURPress: use_random_leverage = True, but the random numbers of kvpress are not those of kvpolicy"),
     (lambda: DMSPress(SnapKVPress(), 0.1), "DMSPress: press = SnapKVPress, but a threshold asks about each entry by itself"),
     (lambda: DMSPress(KnormPress()).policy(), "DMSPress: threshold = None, but entries that score below it are dropped"),
     (lambda: DuoAttentionPress(0.5).retrieval_heads(), "DuoAttentionPress: head_scores = None, but heads are chosen by them"),
     (lambda: DuoAttentionPress(0.5, [0.5]).retrieval_heads(), "DuoAttentionPress: head_scores = of 1 axes, but they are"),
-], ids=["pyramid", "tova", "observed", "safeguard", "window", "length", "filters", "rows", "snapkv", "threshold", "scores", "axes"])
+], ids=["pyramid", "tova", "observed", "safeguard", "window", "length", "filters", "rows", "leverage", "random", "snapkv", "threshold", "scores", "axes"])
 def test_a_press_that_does_not_fit_is_refused(make, text):
     with pytest.raises(ValueError) as error:
         make()

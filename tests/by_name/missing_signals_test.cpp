@@ -118,6 +118,8 @@ std::vector<std::string> every_spec() {
     if (spec == "chunk_kv") spec += "(chunk=4, window=4)";
     if (spec == "critical_kv") spec += "(window=4)";
     if (spec == "neural_gc") spec += "(block=4, every=1)";
+    if (spec == "lag_kv") spec += "(lag=2, sinks=1)";
+    if (spec == "simlayer_kv" || spec == "lazy_layers") spec += "(threshold=0, initial=1, recent=2)";
     if (spec == "openvino") spec += "(start=2, recent=4, block=4)";
     if (!each.has_no_budget && spec != "full") spec += " | budget(6)";
     made.push_back(spec);

@@ -88,7 +88,8 @@ std::string value_for(dice& random, kv::field_info const& field) {
 
 /// A scorer or a system, with some of its fields.
 std::string any_front(dice& random, std::vector<kv::scorer_info> const& all) {
-  std::vector<std::string> const systems{"pyramid_kv", "nacl", "sir_llm", "lu_kv", "locret", "side_quest"};
+  std::vector<std::string> const systems{"pyramid_kv", "nacl",       "sir_llm",    "lu_kv",
+                                         "locret",     "side_quest", "simlayer_kv"};
   std::string const chosen = random.chance(80) ? random.one_of(systems) : "";
   kv::scorer_info const* one = &all[as_size(random.below(static_cast<int>(all.size())))];
   for (kv::scorer_info const& each : all) {
@@ -138,7 +139,8 @@ std::string any_part(dice& random) {
       return "reduce_lanes(" + random.one_of<std::string>({"token, sum", "layer, max", "token", "token, max"}) + ")";
     case 5:
       return random.one_of<std::string>({"frozen", "frozen(how=add)", "times_norm", "normalised(z)", "pooled",
-                                         "noise(3)", "decayed(0.5)", "mix(0.3, knorm)", "critical(0.25)"});
+                                         "normalised(rank, 4)", "noise(3)", "decayed(0.5)", "mix(0.3, knorm)",
+                                         "critical(0.25)"});
     case 6:
       return random.one_of<std::string>({"over_budget(7)", "over_total(40)", "full_buffer(3)", "every(3)", "at_even"});
     case 7:

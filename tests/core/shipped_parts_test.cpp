@@ -9,6 +9,7 @@ namespace kvpolicy {
 // Scorers.
 static_assert(scorer<admitted_attention>);
 static_assert(scorer<carried>);
+static_assert(scorer<cur>);
 static_assert(scorer<dapq>);
 static_assert(scorer<db_trim_kv>);
 static_assert(scorer<keydiff>);
@@ -23,7 +24,9 @@ static_assert(scorer<cake>);
 static_assert(scorer<finch>);
 static_assert(scorer<intent_kv>);
 static_assert(scorer<knorm>);
+static_assert(scorer<lag_kv>);
 static_assert(scorer<lazy_eviction>);
+static_assert(scorer<lazy_layers>);
 static_assert(scorer<lookahead_kv>);
 static_assert(scorer<not_stale>);
 static_assert(scorer<observed_attention>);
@@ -129,6 +132,7 @@ static_assert(system_of_parts<nacl>);
 static_assert(system_of_parts<neural_gc>);
 static_assert(system_of_parts<pyramid_kv>);
 static_assert(system_of_parts<side_quest>);
+static_assert(system_of_parts<simlayer_kv>);
 static_assert(system_of_parts<sir_llm>);
 
 // Policies that are known by name.

@@ -157,6 +157,15 @@ TEST_SUITE("device/policies") {
     agree("finch", kv::eviction{.score = kv::finch{.window = 3}, .budget = kv::per_lane{9}});
     kv::critical<kv::snapkv> const critical{.score_of = {.window = 2, .pool = kv::avg_pool{3}}, .first = 0.4};
     agree("critical", kv::eviction{.score = critical, .protect = kv::sinks{1}, .budget = kv::per_lane{9}});
+    for (auto const of : {kv::leverage_of::product, kv::leverage_of::mean}) {
+      agree("cur", kv::eviction{.score = kv::cur{.sinks = 1, .block = 4, .of = of}, .budget = kv::per_lane{9}});
+    }
+    agree("lag_kv", kv::eviction{.score = kv::lag_kv{.lag = 4, .sinks = 1}, .budget = kv::per_lane{12}});
+    kv::lazy_layers const ends{.threshold = 0.3f, .initial = 1, .recent = 5};
+    kv::at_least const stays{0.5f};
+    agree("lazy_layers", kv::eviction{.score = ends, .budget = kv::unlimited{}, .pick = stays});
+    kv::normalised const ranked{.score_of = kv::knorm{}, .how = kv::normalising::rank, .block = 4};
+    agree("ranks", kv::eviction{.score = ranked, .protect = kv::sinks{1}, .budget = kv::per_lane{8}});
     agree("recency", kv::eviction{.score = kv::recency{}, .protect = kv::sinks{2}, .budget = kv::per_lane{7}});
     // The stages that change scores, each once.
     using smooth = kv::pooled<kv::normalised<kv::times_norm<kv::snapkv>>>;

@@ -15,7 +15,7 @@ from program import Runs, called, listed
 from traces import flat, write
 
 # The whole table: two layers, two KV heads, four query heads, six entries, two channels, three recent rows.
-EXTENT = {"L": 2, "K": 2, "Q": 4, "N": 6, "D": 2, "V": 2, "W": 3, "R": 5, "T": 2, "c": 3, "f": 4, "p": 7, "j": 10, "o": 1, "a": 1, "P": 1, "E": 5, "O": 8}
+EXTENT = {"L": 2, "K": 2, "Q": 4, "N": 6, "D": 2, "V": 2, "W": 3, "R": 5, "T": 2, "c": 3, "f": 4, "p": 7, "j": 10, "o": 1, "a": 1, "P": 1, "E": 3, "O": 8}
 NUMBERS = {
     "keys": "LKND", "values": "LKNV", "pre_rope_keys": "LKND", "pre_rope_queries": "LQND", "queries": "LQND", "recent_queries": "LQWD", "query_rows": "LQRD",
     "attention_mass": "LQN", "row_lse": "LQW", "sink_logits": "LQ", "log_beta": "LKN", "gate": "LKN", "value_norms": "LKN", "external.one": "N", "external.all": "LKN",
@@ -173,13 +173,13 @@ class BadTraces(Runs):
         for policy in listed().values():
             for signal in policy["signals"]:
                 begins = signal.removesuffix("NAME")
-                there = {**good(), "output_projection": ("F32", filled("LE" + "O"))}
+                there = {**good(), "output_projection": ("F32", filled("LEO"))}
                 tensors = {name: one for name, one in there.items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
                 tensors["table.q_filters"], tensors["table.thresholds"] = ("F32", filled("LKD")), ("F32", filled("LQ"))
                 if policy["modes"] == ["decode"]:
                     del tensors["attention_mass"]  # while decoding there is none of all rows
                 write(self.path, tensors, {"rope_theta": "10000.0"})
-                budget = () if policy["name"] in ("side_quest", "neural_gc") else ("--budget", "3")
+                budget = () if policy["name"] in ("side_quest", "neural_gc", "simlayer_kv") else ("--budget", "3")
                 mode = ("--mode", policy["modes"][0])
                 done = self.run_program("--policy", policy["name"], *budget, *mode, **fields.get(policy["name"], {}))
                 named = () if policy["name"] == "lu_kv" else (words.get(signal, begins),)
@@ -223,7 +223,7 @@ class BadTraces(Runs):
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
         for missing in ("values", "output_projection"):
             write(self.path, {name: one for name, one in good().items() if name not in (missing, "value_norms")})
-            self.fails(self.run_program("--policy", "critical_kv", "--budget", 3, scores="one", ), missing)
+            self.fails(self.run_program("--policy", "critical_kv", "--budget", 3, scores="one"), missing)
 
     def test_missing(self):
         for name in ("query_rows", "query_positions", "span_begin", "span_end", *(n for n in NUMBERS if n.startswith("residual."))):

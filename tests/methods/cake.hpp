@@ -73,7 +73,7 @@ struct cake {
       scores.spare = numbers;
       average.tokens = 4;
     }
-    [[nodiscard]] kv::kept_of_lanes kept(kv::budget_scope, double, kv::forced_by) override { return {}; }
+    [[nodiscard]] kv::kept_of_lanes kept(kv::budget_scope, kv::sure_part, kv::forced_by) override { return {}; }
   };
   static double sum(reference::row const& of) { return std::accumulate(of.begin(), of.end(), 0.0); }
   /// Of two rows whose probabilities are given, the last entries being theirs.

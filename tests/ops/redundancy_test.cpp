@@ -156,7 +156,7 @@ TEST_SUITE("ops/normalise") {
 
   TEST_CASE("scores are the reference's, and those of -inf stay") {
     holds("normalise == reference", [] {
-      int const bound = *rc::gen::element(1, 2, 33, 300);
+      int const bound = *rc::gen::element(1, 2, 33, 300, 700);
       dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
       std::vector<int> counts;
       for (int i = 0; i < 6; ++i) counts.push_back(random.chance(50) ? bound : random.below(bound + 1));
@@ -172,7 +172,8 @@ TEST_SUITE("ops/normalise") {
                                          kv::normalising::softmax, kv::normalising::rank);
       kv::normalised_blocks const blocks{*rc::gen::element(how == kv::normalising::rank ? 4096 : 0, 1, 3, 16, 64, 300),
                                          *rc::gen::element(0, 0, 1, 4, 301)};
-      kv::host_executor exec(*rc::gen::element(1, 3));
+      kv::host_executor exec(*rc::gen::element(1, 3),
+                             *rc::gen::element(kv::isa::portable, kv::isa::avx2, kv::isa::amx));
       kv::ops::normalise(exec, how, scores.view(), blocks);
       for (int i = 0; i < 6; ++i) {
         auto const count = as_size(counts[as_size(i)]);

@@ -91,12 +91,13 @@ struct budget_numbers {
     return {tokens, {drop, round}, of == amount::ratio, of_seen, batch};
   }
   /// The same budget for lanes that share it.
-  [[nodiscard]] constexpr budget_numbers pooled(budget_scope scope, double floor) const {
+  [[nodiscard]] constexpr budget_numbers pooled(budget_scope scope, sure_part sure) const {
     budget_numbers made = *this;
     made.by = sharing::fixed;
     made.allotter = nullptr;
     made.shared_by = scope;
-    made.floor_part = floor;
+    made.floor_part = sure.part;
+    made.floor_tokens = sure.tokens;
     return made;
   }
   /// The same budget in a decision: see `counted_budget`.

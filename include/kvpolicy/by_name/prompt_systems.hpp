@@ -2,6 +2,7 @@
 // Published systems that compress a prompt once, with budgets that differ by layer or head, as names for specs.
 #pragma once
 
+#include <kvpolicy/by_name/attention_systems.hpp>
 #include <kvpolicy/by_name/systems.hpp>
 #include <kvpolicy/parts/moments.hpp>
 #include <kvpolicy/scorers/cake.hpp>
@@ -27,6 +28,41 @@ struct dynamic_kv {
   void join(spec_parts& parts) const { parts.share(hits{}); }
 
   friend bool operator==(dynamic_kv const&, dynamic_kv const&) = default;
+};
+
+/// CriticalKV over AdaKV (Feng et al. 2025, arXiv:2502.03805): lanes of a layer share the budget by SnapKV's scores,
+/// and each then chooses as CriticalKV does. If `scores` names external scores, those count, and nothing is forced.
+struct critical_ada_kv {
+  double first = 0.5;
+  float epsilon = 1e-4f;
+  int window = 32;
+  pooling pool = avg_pool{5};
+  label scores{};
+  double floor = 0.2;  ///< the part of its own budget that each lane is sure of, at least one entry
+
+  static constexpr auto name = "critical_ada_kv";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"first", &critical_ada_kv::first}, field{"epsilon", &critical_ada_kv::epsilon},
+                       field{"window", &critical_ada_kv::window}, field{"pool", &critical_ada_kv::pool},
+                       field{"scores", &critical_ada_kv::scores}, field{"floor", &critical_ada_kv::floor});
+  }
+  void check(char const* call) const {
+    one_lane().check(call);
+    detail::check_floor(call, floor, 0);
+  }
+  [[nodiscard]] constexpr critical_kv one_lane() const { return {first, epsilon, window, pool, scores}; }
+  [[nodiscard]] constexpr snapkv scorer() const { return one_lane().scorer(); }
+  template <class Visit>
+  auto with_scorer(Visit const& visit) const {
+    return one_lane().with_scorer(visit);
+  }
+  void join(spec_parts& parts) const {
+    parts.add(critical<full>{{}, first, epsilon, floor});
+    parts.share(pooled_share{budget_scope::layer, floor, floor > 0 ? 1 : 0});
+  }
+
+  friend bool operator==(critical_ada_kv const&, critical_ada_kv const&) = default;
 };
 
 /// CAKE (Qin et al. 2025, arXiv:2503.12491): its scores, and shares of layers by the entropy and the variance of their

@@ -71,7 +71,7 @@ template <executor Executor = host_executor>
   all.add(scissorhands{}).add(lazy_eviction{}).add(window_attention{}).add(received_attention{});
   all.add(received_by_value{}).add(keys_values{}).add(chunk_kv{}).add(neural_gc{}).add(openvino{}).add(critical_kv{});
   all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
-  all.add(dynamic_kv{}).add(cake_with_moments{}).add(finch{});
+  all.add(critical_ada_kv{}).add(dynamic_kv{}).add(cake_with_moments{}).add(finch{});
   all.add(cur{}).add(lag_kv{}).add(lazy_layers{}).add(simlayer_kv{});
   all.add(expected_attention{}).add(expected_margin{});
   all.add(kvzap{}).add(attention_gate{}).add(ada_ea{});

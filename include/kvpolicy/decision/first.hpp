@@ -21,7 +21,7 @@ struct first_rule {
   [[nodiscard]] KVPOLICY_HD int budget(lane this_lane, int count) const {
     int const allowed = rule.budget(this_lane, count);
     int const forced = forced_in({this_lane, count, allowed, batch.position.row(this_lane)});
-    return forced + first.of(allowed, forced);
+    return forced + first.of(allowed, forced, rule.average(this_lane, count));
   }
   [[nodiscard]] KVPOLICY_HD static bool triggers(int, int) { return true; }
   [[nodiscard]] KVPOLICY_HD bool forces(entry at) const {

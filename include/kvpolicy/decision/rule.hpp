@@ -48,6 +48,14 @@ struct decision_rule {
     int const allowed = limit(this_lane, count);
     return allowed > 0 ? allowed : 0;
   }
+  /// The budget that a lane would have if shares did not differ.
+  [[nodiscard]] KVPOLICY_HD int average(lane this_lane, int count) const {
+    if constexpr (requires { limit.average_of(this_lane, count); }) {
+      return limit.average_of(this_lane, count);
+    } else {
+      return budget(this_lane, count);
+    }
+  }
   [[nodiscard]] KVPOLICY_HD bool triggers(int count, int allowed) const { return trigger(count, allowed); }
   [[nodiscard]] KVPOLICY_HD bool triggers(int count, int allowed, int lanes) const {
     return fires_in_pool(trigger, count, allowed, lanes);

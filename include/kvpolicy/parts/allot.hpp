@@ -34,6 +34,16 @@ struct average_share {
 /// protects, or only those that its scorer forces.
 enum class forced_by { policy, scorer };
 
+/// What a lane of a pool is sure of: a part of its own budget, or a number of entries if they are more.
+struct sure_part {
+  double part = 0;
+  int tokens = 0;
+  [[nodiscard]] KVPOLICY_HD constexpr int of(int share) const {
+    return detail::greater_floor(detail::cut_part_of(part, share), tokens);
+  }
+  friend bool operator==(sure_part const&, sure_part const&) = default;
+};
+
 /// What a decision shows to an allotter: the scores that entries have, and what lanes would keep by them.
 template <executor Executor>
 class allotting {
@@ -41,10 +51,10 @@ class allotting {
   score_view scores{};      ///< of all entries, as the scorer wrote them
   average_share average{};  ///< what is shared out
 
-  /// How many entries each lane would keep if the lanes of `scope` shared the budget, and each were sure of the part
-  /// `floor` of its own. Forced entries count. The numbers are in memory of the plan until the next call, or until the
+  /// How many entries each lane would keep if the lanes of `scope` shared the budget, and each were sure of
+  /// `least`. Forced entries count. The numbers are in memory of the plan until the next call, or until the
   /// entries are picked.
-  [[nodiscard]] virtual kept_of_lanes kept(budget_scope scope, double floor, forced_by forced) = 0;
+  [[nodiscard]] virtual kept_of_lanes kept(budget_scope scope, sure_part least, forced_by forced) = 0;
 
  protected:
   allotting() = default;
@@ -70,10 +80,10 @@ namespace detail {
 template <class Budget>
 concept allots = std::is_class_v<Budget> && hook::budget_allot::names<Budget>;
 
-/// A budget whose shares an allotter may write: it has `share_out(exec, in, of, shares)`, and `pooled(scope, floor)` is
+/// A budget whose shares an allotter may write: it has `share_out(exec, in, of, shares)`, and `pooled(scope, least)` is
 /// the same budget for lanes that share it.
 template <class Budget>
-concept shares_out = requires(Budget const& limit) { limit.pooled(budget_scope::lane, 0.0); };
+concept shares_out = requires(Budget const& limit) { limit.pooled(budget_scope::lane, sure_part{}); };
 
 /// The hook `allot` of a budget, in a decision.
 template <class Budget, class Executor, class SignalSet>
@@ -135,8 +145,8 @@ class allotting_by final : public allotting<Executor> {
     this->scores = of;
     this->average = limit.average(of.lanes);
   }
-  [[nodiscard]] kept_of_lanes kept(budget_scope scope, double floor, forced_by forced) override {
-    return {count_kept_(limit_.pooled(scope, floor), forced)};
+  [[nodiscard]] kept_of_lanes kept(budget_scope scope, sure_part least, forced_by forced) override {
+    return {count_kept_(limit_.pooled(scope, least), forced)};
   }
 
  private:

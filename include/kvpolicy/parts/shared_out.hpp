@@ -42,7 +42,7 @@ struct hits {
   template <class Executor>
   void allot(Executor& exec, allotting<Executor>& of, by_lane<int> const& shares) const {
     lanes const& batch = of.scores.lanes;
-    ops::map_lanes(exec, batch, of_layer{of.kept(budget_scope::sequence, 0, forced_by::scorer), batch}, shares);
+    ops::map_lanes(exec, batch, of_layer{of.kept(budget_scope::sequence, {}, forced_by::scorer), batch}, shares);
   }
   friend bool operator==(hits const&, hits const&) = default;
 };
@@ -53,18 +53,20 @@ struct hits {
 struct pooled_share {
   budget_scope scope = budget_scope::layer;
   double floor = 0.2;
+  int floor_tokens = 0;  ///< entries that each lane is sure of if they are more
 
   static constexpr auto name = "pool";
   static constexpr auto fields() {
-    return make_fields(field{"scope", &pooled_share::scope}, field{"floor", &pooled_share::floor});
+    return make_fields(field{"scope", &pooled_share::scope}, field{"floor", &pooled_share::floor},
+                       field{"floor_tokens", &pooled_share::floor_tokens});
   }
-  void check(char const* call) const { detail::check_floor(call, floor, 0); }
+  void check(char const* call) const { detail::check_floor(call, floor, floor_tokens); }
   [[nodiscard]] constexpr bool compares_layers() const { return scope == budget_scope::sequence; }
 
   /// - cost: a pick of the lanes of each scope.
   template <class Executor>
   void allot(Executor& exec, allotting<Executor>& of, by_lane<int> const& shares) const {
-    ops::map_lanes(exec, of.scores.lanes, of.kept(scope, floor, forced_by::policy), shares);
+    ops::map_lanes(exec, of.scores.lanes, of.kept(scope, {floor, floor_tokens}, forced_by::policy), shares);
   }
   friend bool operator==(pooled_share const&, pooled_share const&) = default;
 };
@@ -75,10 +77,10 @@ namespace detail {
 struct pooled_tokens {
   int tokens;
   budget_scope shared_by;
-  double floor_part;
+  sure_part least;
   KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
   [[nodiscard]] KVPOLICY_HD constexpr budget_scope scope() const { return shared_by; }
-  [[nodiscard]] KVPOLICY_HD constexpr int floor(int share) const { return cut_part_of(floor_part, share); }
+  [[nodiscard]] KVPOLICY_HD constexpr int floor(int share) const { return least.of(share); }
   friend bool operator==(pooled_tokens const&, pooled_tokens const&) = default;
 };
 
@@ -110,6 +112,7 @@ struct shared_out {
 
   /// The share of a lane in a decision, else the average.
   KVPOLICY_HD constexpr int operator()(lane of, int) const { return shares.data != nullptr ? *shares.row(of) : tokens; }
+  [[nodiscard]] KVPOLICY_HD constexpr int average_of(lane, int) const { return tokens; }
   [[nodiscard]] static constexpr bool is_allotted() { return true; }
   [[nodiscard]] static constexpr bool reads_scores() { return true; }
   [[nodiscard]] static constexpr int lane_numbers() {
@@ -119,8 +122,8 @@ struct shared_out {
   [[nodiscard]] static constexpr bool differs_by_layer() { return true; }
   [[nodiscard]] constexpr bool compares_layers() const { return detail::compares_layers(by); }
   [[nodiscard]] constexpr average_share average(lanes const& batch) const { return {tokens, {}, false, false, batch}; }
-  [[nodiscard]] constexpr detail::pooled_tokens pooled(budget_scope scope, double floor) const {
-    return {tokens, scope, floor};
+  [[nodiscard]] constexpr detail::pooled_tokens pooled(budget_scope scope, sure_part least) const {
+    return {tokens, scope, least};
   }
   template <class Executor>
   void share_out(Executor& exec, auto const&, allotting<Executor>& of, by_lane<int> const& to) const {

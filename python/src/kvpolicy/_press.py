@@ -177,6 +177,54 @@ class QFilterPress:
         return evict(model, along_filters, parts=f"budget(ratio={self.compression_ratio}, rounding=kvpress)")
 
 
+@dataclass
+class CURPress(Press):
+    """Scores a token by approximate leverages of its key and value. Random leverages are not here."""
+
+    num_sinks: int = 4
+    leverage_type: str = "kv_product"
+    use_random_leverage: bool = False
+    use_local_approximation: bool = True
+    local_window_size: int = 16
+
+    def scorer(self) -> str:
+        names = {"key": "key", "value": "value", "kv_avg": "mean", "kv_product": "product"}
+        _expects(self.leverage_type in names, "CURPress", "leverage_type", self.leverage_type, "it is key, value, kv_avg or kv_product")
+        _expects(not self.use_random_leverage, "CURPress", "use_random_leverage", True, "the random numbers of kvpress are not those of kvpolicy")
+        block = self.local_window_size if self.use_local_approximation else 0
+        return f"cur(sinks={self.num_sinks}, block={block}, of={names[self.leverage_type]})"
+
+
+@dataclass
+class LagKVPress(Press):
+    """Scores a token by how unevenly its channels lie in the range of the next `lag_size` tokens, among those of its own `lag_size`."""
+
+    n_sink: int = 4
+    lag_size: int = 128
+    cross_scoring: bool = False
+
+    def scorer(self) -> str:
+        return f"lag_kv(lag={self.lag_size}, sinks={self.n_sink}, cross={str(bool(self.cross_scoring)).lower()})"
+
+
+@dataclass
+class SimLayerKVPress:
+    """A layer whose last `n_last` tokens attend to its ends by more than `lazy_threshold` keeps these, and any other everything."""
+
+    lazy_threshold: float = 1.0
+    n_last: int = 1
+    n_recent: int = 1024
+    n_initial: int = 4
+
+    def policy(self) -> str:
+        return f"simlayer_kv(threshold={self.lazy_threshold}, initial={self.n_initial}, recent={self.n_recent}, last={self.n_last})"
+
+    def __call__(self, model: Any) -> Any:
+        from .hf import evict
+
+        return evict(model, self.policy())
+
+
 _BY_SCORE = "its score is none of kvpolicy's: give kvpolicy.hf.evict a function, `score(layer)`"
 _OTHER_PASS = "it asks the model about another text after the prompt"
 _MERGES = "it changes rows that stay, and a policy only drops entries"
@@ -190,9 +238,9 @@ MISSING = {
     "ExpectedAttentionPress": "it reads query rows before RoPE, which models do not show", "ExpectedAttentionStatsPress": "it reads statistics of query rows, which models do not show",
     "FastKVzipPress": "its budget is rounded once for all layers, and that of fast_kvzip for each lane", "FinchPress": "its window begins at a delimiter, and that of snapkv has a size",
     "KVComposePress": _OTHER_PASS, "KVgradPress": _OTHER_PASS, "KVzipPress": _OTHER_PASS, "KeyRerotationPress": "entries keep their positions, and it gives them others",
-    "LUKVPress": "Python gives a policy no table of budgets", "LagKVPress": _BY_SCORE, "LeverageScorePress": _BY_SCORE, "MergingPress": _MERGES, "NonCausalAttnPress": _BY_SCORE,
+    "LUKVPress": "Python gives a policy no table of budgets", "LeverageScorePress": _BY_SCORE, "MergingPress": _MERGES, "NonCausalAttnPress": _BY_SCORE,
     "PerLayerCompressionPress": "Python gives a policy no table of budgets", "PrefillDecodingPress": _WRAPS, "RestoreKVPress": "it adds entries to the cache, and a policy drops some",
-    "SimLayerKVPress": "it decides for whole layers", "ThinKPress": "it drops channels, and a policy drops entries",
+    "ThinKPress": "it drops channels, and a policy drops entries",
 }
 
 

@@ -25,10 +25,12 @@ struct critical {
   Score score_of{};
   double first = 0.5;
   float epsilon = 1e-4f;
+  double sure = 0;  ///< where lanes share a budget: the part of the average that each is sure of is put first, too
 
   static constexpr auto name = "critical";
   static constexpr auto fields() {
-    return make_fields(field{"first", &critical::first}, field{"epsilon", &critical::epsilon});
+    return make_fields(field{"first", &critical::first}, field{"epsilon", &critical::epsilon},
+                       field{"sure", &critical::sure});
   }
   using needs = also_needs<Score, norms_or_values, norms_or_projection>;
   using wraps = Score;
@@ -48,7 +50,7 @@ struct critical {
   /// The same stage around another scorer.
   template <scorer Other>
   [[nodiscard]] constexpr critical<Other> around(Other const& other) const {
-    return {other, first, epsilon};
+    return {other, first, epsilon, sure};
   }
   void check(char const* call) const {
     expects(!detail::facts_of(score_of).ranks_candidates, call, "critical.score_of", to_string(score_of),
@@ -57,9 +59,10 @@ struct critical {
     detail::refuse_blocks(call, "critical.score_of", score_of);
     detail::refuse_first(call, "critical.score_of", score_of);
     expects(first >= 0 && first <= 1, call, "critical.first", first, "a part of the budget, 0 to 1");
+    expects(sure >= 0 && sure <= 1, call, "critical.sure", sure, "a part of the budget, 0 to 1");
     expects(epsilon >= 0, call, "critical.epsilon", epsilon, "it is added to every score, 0 or more");
   }
-  [[nodiscard]] constexpr first_places places() const { return {.part = first, .of_budget = true}; }
+  [[nodiscard]] constexpr first_places places() const { return {.part = first, .of_budget = true, .sure = sure}; }
   [[nodiscard]] static put_first_rest rest_scores(auto const&, score_view const& scores) {
     return {.by = put_first_rest::kind::rows, .rows = rest_of(scores).rows};
   }
