@@ -17,9 +17,9 @@ from traces import flat, write
 # The whole table: two layers, two KV heads, four query heads, six entries, two channels, three recent rows.
 EXTENT = {"L": 2, "K": 2, "Q": 4, "N": 6, "D": 2, "V": 2, "W": 3, "R": 5, "T": 2, "c": 3, "f": 4, "p": 7, "j": 10, "o": 1, "a": 1, "P": 1, "E": 3, "O": 8}
 NUMBERS = {
-    "keys": "LKND", "values": "LKNV", "pre_rope_keys": "LKND", "queries": "LQND", "recent_queries": "LQWD", "query_rows": "LQRD",
+    "keys": "LKND", "values": "LKNV", "pre_rope_keys": "LKND", "pre_rope_queries": "LQND", "queries": "LQND", "recent_queries": "LQWD", "query_rows": "LQRD",
     "attention_mass": "LQN", "row_lse": "LQW", "sink_logits": "LQ", "log_beta": "LKN", "gate": "LKN", "value_norms": "LKN", "external.one": "N", "external.all": "LKN",
-    "query_model.mean": "LQD", "query_model.radius": "LQP",
+    "query_model.mean": "LQD", "query_model.radius": "LQP", "query_model.square": "LQDD",
     "residual.w_q.weight": "cp", "residual.w_q.bias": "c", "residual.w_k.weight": "cD", "residual.w_k.bias": "c",
     "residual.w_v.weight": "cD", "residual.w_v.bias": "c", "residual.fc1.weight": "fj", "residual.fc1.bias": "f",
     "residual.fc2.weight": "of", "residual.fc2.bias": "o", "residual.alpha": "a",
@@ -28,7 +28,7 @@ INTEGERS = {
     "positions": [0, 1, 2, 5, 6, 9], "token_ids": [7, 7, 1, 0, 3, 3], "query_positions": [3, 4, 5, 6, 7], "turn_end": [3, 6],
     "span_begin": [1, 5], "span_end": [3, 5],
 }
-MAY_BE_NAN = {"keys", "values", "pre_rope_keys", "gate", "external.one", "external.all"}
+MAY_BE_NAN = {"keys", "values", "pre_rope_keys", "pre_rope_queries", "gate", "external.one", "external.all"}
 LONE = {"V", "P"}  # letters that one tensor alone has: any number will do
 
 
@@ -166,15 +166,16 @@ class BadTraces(Runs):
         sources = {"recent_queries": ("queries", "recent_queries", "row_lse"), "queries": ("queries", "recent_queries", "row_lse"),
                    "attention_mass": ("attention_mass", "queries", "recent_queries", "row_lse"), "turn_queries": ("queries",),
                    "query_rows": ("query_rows", "query_positions"), "value_norms or values": ("value_norms", "values"),
-                   "value_norms or output_projection": ("value_norms", "output_projection")}
-        words = {"recent_queries": "queries", "attention_mass": "queries", "query_rows": "external_queries"}
+                   "value_norms or output_projection": ("value_norms", "output_projection"),
+                   "pre_rope_queries or query_model.mean": ("pre_rope_queries", "query_model.mean", "query_model.square")}
+        words = {"pre_rope_queries or query_model.mean": "pre_rope_queries", "recent_queries": "queries", "attention_mass": "queries", "query_rows": "external_queries"}
         fields = {"external": {"name": "one"}, "carried": {"name": "x"}, "lu_kv": {"scores": "x"}}
         for policy in listed().values():
             for signal in policy["signals"]:
                 begins = signal.removesuffix("NAME")
                 there = {**good(), "output_projection": ("F32", filled("LEO"))}
                 tensors = {name: one for name, one in there.items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
-                tensors["table.q_filters"] = ("F32", filled("LKD"))
+                tensors["table.q_filters"], tensors["table.thresholds"] = ("F32", filled("LKD")), ("F32", filled("LQ"))
                 if policy["modes"] == ["decode"]:
                     del tensors["attention_mass"]  # while decoding there is none of all rows
                 write(self.path, tensors, {"rope_theta": "10000.0"})
@@ -183,6 +184,29 @@ class BadTraces(Runs):
                 done = self.run_program("--policy", policy["name"], *budget, *mode, **fields.get(policy["name"], {}))
                 named = () if policy["name"] == "lu_kv" else (words.get(signal, begins),)
                 self.fails(done, *named, policy=policy["name"], signal=signal)
+
+    def test_what_a_profile_lacks(self):
+        """Expected Attention reads rows where a profile has no covariance, and names it where there are no rows."""
+        for policy in ("expected_attention", "ada_ea"):
+            tensors = good()
+            tensors["table.thresholds"] = ("F32", filled("LQ"))
+            for name in ("query_model.square", "pre_rope_queries"):
+                write(self.path, {each: one for each, one in tensors.items() if each != name}, {"rope_theta": "10000.0"})
+                done = self.run_program("--policy", policy, "--budget", 3)
+                if (policy, name) != ("ada_ea", "query_model.square"):
+                    self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.out.unlink(missing_ok=True)
+            for name in ("query_model.square", "pre_rope_queries"):
+                del tensors[name]
+            write(self.path, tensors, {"rope_theta": "10000.0"})
+            self.fails(self.run_program("--policy", policy, "--budget", 3), "tensor query_model.square = missing")
+            done = self.run_program("--policy", policy, "--budget", 3, covariance="false")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.out.unlink(missing_ok=True)
+        write(self.path, good())
+        self.fails(self.run_program("--policy", "expected_attention", "--budget", 3), "metadata rope_theta = missing")
+        self.assertEqual(self.run_program("--policy", "expected_attention", "--budget", 3, future=0).returncode, 0)
+        self.fails(self.run_program("--policy", "ada_ea", "--budget", 3), "tensor table.thresholds = missing")
 
     def test_an_output_projection(self):
         """Its columns are those of all query heads, whose number it tells where no other tensor does."""

@@ -94,9 +94,17 @@ class Spec(admission_test.Admission):
         trace = self.trace(6)
         trace.stored["birth.surprise"] = ("F32", np.random.default_rng(6).uniform(0, 1, 40).astype(np.float32))
         trace.stored["external.x"] = ("F32", np.random.default_rng(7).uniform(0, 1, (3, 2, 40)).astype(np.float32))
+        dice = np.random.default_rng(8)
+        square = dice.normal(0, 0.3, (3, 2 * trace.group, trace.d, trace.d))
+        for name, numbers in (("pre_rope_queries", dice.normal(0, 1, (3, 2 * trace.group, 40, trace.d))), ("query_model.mean", square[..., 0]),
+                              ("query_model.square", square @ square.swapaxes(2, 3)), ("table.mine", dice.normal(0, 1, (3, 2 * trace.group)))):
+            trace.stored[name] = ("F32", numbers.astype(np.float32))
         trace.stored["value_norms"] = ("F32", np.random.default_rng(8).uniform(0, 4, (3, 2, 40)).astype(np.float32))
         self.write(trace)
         for spec in ("evict: snapkv(window=32, pool=max:7) | budget(20, by=ramp, beta=20)",
+                     "evict: expected_attention(future=0, epsilon=0.02) | recent(1) | budget(20)",
+                     "evict: expected_margin(thresholds=mine) | budget(20)",
+                     "admit: expected_margin(true, mine) | sinks(4) | window(8) | at_least(0, strict=true)",
                      "evict: carried(name=fast_kvzip) | safe(sinks=4, recent=8) | budget(20, scope=global)",
                      "evict: carried(name=surprise) | sinks(4) | put_first(tokens=10, then=recency) | budget(20) | when(turn)",
                      "evict: snapkv(window=8, pool=none) | put_first(part=0.75, then=random) | budget(20)",
@@ -113,7 +121,7 @@ class Spec(admission_test.Admission):
         for spec, missing in (
             ("evict: cake(window=32, gamma=200) | budget(1024, by=moments, tau1=1.6, tau2=0.4) | when(layer)", "cake"),
             ("evict: tri_attention | prompt | budget(4096) | over_budget(127)", "prompt_end"),
-            ("evict: lu_kv | budget(12)", "lu_kv.scores"),
+            ("evict: lu_kv | budget(12)", "lu_kv"),
         ):
             done = self.run_spec(spec)
             self.fails(done)

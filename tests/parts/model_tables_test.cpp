@@ -36,6 +36,23 @@ struct table_file {
 }  // namespace
 
 TEST_SUITE("parts/model_tables") {
+  TEST_CASE("numbers of query heads are a row of each KV head") {
+    kv::shape const model{.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8};
+    temporary_folder const folder;
+    auto const path = folder / "tables.safetensors";
+    std::vector<float> const numbers{0, 1, 2, 3, 4, 5, 6, 7};
+    kv::write_safetensors(path, {{"model", "small"}},
+                          std::vector<kv::tensor_to_write>{{"query_heads.thresholds", {2, 4}, numbers}});
+    kv::model_tables const tables = kv::read_tables(kv::safetensors_reader(path), model);
+    kv::rows_of_heads const rows = tables.rows().at("thresholds");
+    CHECK(rows.dims == 2);
+    CHECK(rows.rows.row({0, 1, 0})[1] == 5);
+    kv::registry known = kv::shipped();
+    known.table(tables, "small", model);
+    auto const admits = kv::parse_cache_policy("admit: ada_ea", known);
+    CHECK(*admits.admit == kv::any_admission(kv::ada_ea{.thresholds = rows}.admission()));
+  }
+
   TEST_CASE("a policy by name reads the tables of its model") {
     table_file file;
     kv::model_tables const tables = file.read();

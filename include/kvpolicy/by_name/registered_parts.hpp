@@ -6,6 +6,7 @@
 #include <functional>
 #include <kvpolicy/by_name/any_admission.hpp>
 #include <kvpolicy/by_name/any_scorer.hpp>
+#include <kvpolicy/by_name/named_tables.hpp>
 #include <kvpolicy/by_name/set_fields.hpp>
 #include <kvpolicy/by_name/spec_parts.hpp>
 #include <kvpolicy/parts/model_tables.hpp>
@@ -32,32 +33,6 @@ struct scorer_info {
 };
 
 namespace detail {
-
-/// The argument of a scorer without fields that reads a table.
-struct table_argument {
-  label table{};
-  static constexpr auto fields() { return make_fields(field{"table", &table_argument::table}); }
-};
-
-/// A scorer that reads a table of a model: a row of each head, or a number of it.
-template <class Score>
-concept reads_rows = requires(Score score, rows_of_heads rows) { score.use_table(rows); };
-template <class Score>
-concept reads_a_table =
-    reads_rows<Score> || requires(Score score, by_lane<float const> numbers) { score.use_table(numbers); };
-
-/// The name of the field that names such a table, which is the member `table`.
-template <class Score>
-std::string table_field() {
-  std::string found = "table";
-  auto const look = [&](auto const& each) {
-    if constexpr (std::same_as<decltype(each.member), label Score::*>) {
-      if (each.member == &Score::table) found = each.name;
-    }
-  };
-  with_fields<Score>([&](auto const&... each) { (look(each), ...); });
-  return found;
-}
 
 /// The scorers, stages and tables of a registry, and how they are made from the parts of a spec.
 template <executor Executor>

@@ -11,9 +11,9 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Reads tables from a safetensors file: each F32 tensor `heads.NAME` and `shares.NAME`, [layers, KV heads], and
-/// `rows.NAME`, [layers, KV heads, channels]. The model's name is the text under `model` in the metadata. Other tensors
-/// are ignored.
+/// Reads tables from a safetensors file: each F32 tensor `heads.NAME` and `shares.NAME`, [layers, KV heads],
+/// `rows.NAME`, [layers, KV heads, channels], and `query_heads.NAME`, [layers, query heads], which is a row of each KV
+/// head, too. The model's name is the text under `model` in the metadata. Other tensors are ignored.
 ///
 ///     kv::model_tables const tables = kv::read_tables(kv::safetensors_reader("tables.safetensors"), model);
 /// - throws: `invalid_argument`, one line that names the file and the tensor, if a table has another shape than
@@ -25,13 +25,16 @@ namespace KVPOLICY_NAMESPACE {
       std::vector<std::uint64_t>{static_cast<std::uint64_t>(about.layers), static_cast<std::uint64_t>(about.kv_heads)};
   auto rows = lanes;
   rows.push_back(static_cast<std::uint64_t>(about.head_dim));
+  auto queries = lanes;
+  queries.back() = static_cast<std::uint64_t>(about.query_heads);
   auto const tensors = file.tensors();
   for (auto const& [key, tensor] : tensors) {
     bool const of_heads = key.starts_with("heads.");
-    bool const of_rows = key.starts_with("rows.");
+    bool const of_queries = key.starts_with("query_heads.");
+    bool const of_rows = of_queries || key.starts_with("rows.");
     if (!of_heads && !of_rows && !key.starts_with("shares.")) continue;
     std::string const name = key.substr(key.find('.') + 1);
-    std::vector<float> const numbers = file.floats(key, of_rows ? rows : lanes);
+    std::vector<float> const numbers = file.floats(key, of_queries ? queries : of_rows ? rows : lanes);
     std::vector<int> counts;
     for (float const each : numbers) {
       file.refuse(!std::isfinite(each), "tensor " + key, to_string(each), "its numbers are finite");

@@ -12,7 +12,6 @@
 #include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
-#include <limits>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -100,7 +99,7 @@ struct expected_attention {
   struct behind_sinks {
     int sinks;
     KVPOLICY_HD float operator()(float x, entry at) const {
-      return at.position < sinks ? -std::numeric_limits<float>::infinity() : x;
+      return at.position < sinks ? detail::same_bits<float>(0xFF800000u) : x;  // -inf
     }
   };
   /// Adds the attention of one head more of the group.
