@@ -116,6 +116,7 @@
 #include <kvpolicy/ops/host/row_norm.hpp>
 #include <kvpolicy/ops/host/select_if.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
+#include <kvpolicy/ops/host/span_attention.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/ops/host/units.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
@@ -153,6 +154,7 @@
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/keydiff.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/kvzip.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/openvino.hpp>
