@@ -3,9 +3,8 @@
 #include <kvpolicy/ops/logits.hpp>
 #include <kvpolicy/ops/span_attention.hpp>
 
-#include "checks.hpp"
 #include "measure.hpp"
-#include "reference/spans.hpp"
+#include "model.hpp"
 
 namespace {
 

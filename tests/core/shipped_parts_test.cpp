@@ -19,6 +19,7 @@ static_assert(scorer<h2o>);
 static_assert(scorer<head_table>);
 static_assert(scorer<intent_kv>);
 static_assert(scorer<knorm>);
+static_assert(scorer<kvzip>);
 static_assert(scorer<lazy_eviction>);
 static_assert(scorer<lookahead_kv>);
 static_assert(scorer<not_stale>);

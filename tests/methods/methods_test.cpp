@@ -59,9 +59,11 @@ void decides_as_described() {
   for (int s = 0; s < told_lanes::lanes; ++s) {
     told_of_lane const& lane = now.told[as_size(s)];
     auto const count = static_cast<int>(lane.positions.size());
+    int sinks = policy.protect.tokens;
+    if constexpr (requires { Method::sinks(policy.score); }) sinks = std::max(sinks, Method::sinks(policy.score));
     reference::flags forced;
     for (int e = 0; e < count; ++e) {
-      forced.push_back(lane.positions[as_size(e)] < policy.protect.tokens || e >= count - Method::last(policy.score));
+      forced.push_back(lane.positions[as_size(e)] < sinks || e >= count - Method::last(policy.score));
     }
     reference::row expected;
     if constexpr (requires { Method::scores(policy.score, lane, forced); }) {
