@@ -47,7 +47,7 @@ TEST_SUITE("laws/shipped") {
   TEST_CASE("every scorer of the registry is in the list of the laws, but those with tests of their own") {
     std::set<std::string> known, listed_here = described_methods();
     for (std::string const& each :
-         words("external intent_kv trim_kv observed_attention carried fast_kvzip kvzip lookahead_kv dapq pyramid_kv nacl "
+         words("external intent_kv trim_kv observed_attention carried fast_kvzip lookahead_kv dapq pyramid_kv nacl "
                "sir_llm locret lu_kv not_stale side_quest recency window_attention received_attention "
                "received_by_value keys_values chunk_kv neural_gc openvino")) {
       listed_here.insert(each);
