@@ -99,7 +99,7 @@ COVER = [
     ("ops/*/mean_row.hpp", "ops/mean_row methods"),
     ("ops/*span_attention.hpp", "ops/span_attention device/span_attention methods"),
     ("ops/host/attention/lane_spans.hpp", "ops/span_attention"),
-    ("core/row_spans.hpp", "ops/span_attention device/span_attention"),
+    ("core/row_spans.hpp", "ops/span_attention device/span_attention scorers/kvzip"),
     ("ops/*/redundancy.hpp", "ops/redundancy methods"),
     ("ops/*normalise.hpp", "ops/normalise scorers/stages/small_stages"),
     ("ops/*block_scores.hpp", "device/block_verbs scorers/stages/blocks"),

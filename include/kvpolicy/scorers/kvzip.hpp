@@ -21,7 +21,8 @@ namespace KVPOLICY_NAMESPACE {
 /// The engine runs the model over each chunk after a request to repeat it, and gives the queries and the keys of that
 /// run: `external_queries` with `spans` that say which entries each row repeats, and the rows' own keys. An entry that
 /// no row repeats scores 0. The first `sinks` are forced, and all lanes share one budget. Decide once, at the end of
-/// the prefill.
+/// the prefill. `frozen<kvzip>` with `freezing::highest` observes one chunk after another, so that the engine need not
+/// hold the rows of all.
 struct kvzip {
   int sinks = 4;
   bool plus = false;  ///< weights with the values' projected norms (KVzip+): not there yet
