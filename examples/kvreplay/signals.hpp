@@ -125,13 +125,25 @@ class offers {
     to.add(stale_);
   }
 
-  /// Offers the query rows that belong to no entry, with their log-sum-exp if the trace has it.
+  /// Offers the query rows that belong to no entry, with their log-sum-exp, the entries that they are about and their
+  /// own keys, as far as the trace has them.
   void offer_external_rows(kv::any_signals& to) {
     auto const rows = static_cast<int>(trace_.query_rows.shape[2]);
     external_rows_ = {rows_of(trace_.query_rows, 0, rows, 0)};
     external_rows_.position = {};
     if (!external_lse_.empty()) {
       external_rows_.lse = {external_lse_.data(), 0, std::int64_t{rows} * trace_.shape().query_heads, rows};
+    }
+    if (!trace_.row_begin.empty()) {
+      external_rows_.spans.begin = {trace_.row_begin.data()};
+      external_rows_.spans.end = {trace_.row_end.data()};
+    } else if (policy_.score.name_inside() == kv::kvzip::name) {
+      refuse("row_begin", "missing", "kvzip scores the entries that rows repeat");
+    }
+    if (trace_.query_keys) {
+      external_rows_.spans.keys = rows_of(trace_.query_keys, 0, rows, 0);
+      external_rows_.spans.keys.position = {};
+      external_rows_.spans.keys.heads = trace_.shape().kv_heads;
     }
     to.add(external_rows_);
   }

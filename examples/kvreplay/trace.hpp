@@ -27,6 +27,7 @@ class trace {
     queries = from_.read("queries", "LQND");
     recent_queries = from_.read("recent_queries", "LQWD");
     query_rows = from_.read("query_rows", "LQRD");
+    query_keys = from_.read("query_keys", "LKRD");
     query_mean = from_.read("query_model.mean", "LQD");
     query_radius = from_.read("query_model.radius", "LQP");
     output_projection = from_.read("output_projection", "LEO");
@@ -40,6 +41,8 @@ class trace {
     query_lse = from_.read("query_lse", "LQR");
     layer_group = from_.read_integers("layer_group", "L");
     query_positions = from_.read_integers("query_positions", "R");
+    row_begin = from_.read_integers("row_begin", "R");
+    row_end = from_.read_integers("row_end", "R");
     positions = from_.read_integers("positions", "N");
     token_ids = from_.read_integers("token_ids", "N");
     turn_end = from_.read_integers("turn_end", "T");
@@ -75,6 +78,7 @@ class trace {
     check_positions();
     check_turns();
     check_stale();
+    check_row_spans();
     check_tokens();
     check_launch_config();
     read_rope();
@@ -111,12 +115,13 @@ class trace {
     });
   }
 
-  array keys, values, pre_rope_keys, pre_rope_queries, queries, recent_queries, query_rows, query_mean, query_radius,
-      query_square, output_projection, value_norms, attention_mass, row_lse, sink_logits, log_beta, gate, query_lse;
+  array keys, values, pre_rope_keys, pre_rope_queries, queries, recent_queries, query_rows, query_keys, query_mean,
+      query_radius, query_square, output_projection, value_norms, attention_mass, row_lse, sink_logits, log_beta, gate,
+      query_lse;
   std::map<std::string, array> external, birth, table, page_gate;
   std::vector<int> layer_group;  ///< of all layers of the file
-  std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end, stale_begin, stale_end,
-      token_class, prompt_end;
+  std::vector<int> query_positions, row_begin, row_end, positions, token_ids, turn_end, span_begin, span_end,
+      stale_begin, stale_end, token_class, prompt_end;
 
  private:
   /// Computes and checks everything that follows from several tensors.
@@ -210,6 +215,10 @@ class trace {
   void check_pairs() const {
     for (auto const& [one, other] : {std::pair{"query_rows", "query_positions"},
                                      {"query_positions", "query_rows"},
+                                     {"query_keys", "query_rows"},
+                                     {"row_begin", "row_end"},
+                                     {"row_end", "row_begin"},
+                                     {"row_begin", "query_rows"},
                                      {"span_begin", "span_end"},
                                      {"span_end", "span_begin"},
                                      {"span_begin", "turn_end"}}) {
@@ -262,6 +271,17 @@ class trace {
     }
   }
 
+  /// Checks which entries external rows are about.
+  void check_row_spans() const {
+    for (std::size_t i = 0; i < row_begin.size(); ++i) {
+      if (row_end[i] < row_begin[i] || row_end[i] > entries_) {
+        refuse("row_end", std::to_string(row_end[i]),
+               "a row is about entries from its begin, " + std::to_string(row_begin[i]) + ", up to at most " +
+                   std::to_string(entries_));
+      }
+    }
+  }
+
   /// Checks where the prompt ends, and the classes of tokens.
   void check_tokens() const {
     if (prompt_end.size() > 1) refuse("prompt_end", std::to_string(prompt_end.size()) + " numbers", "it is one");
@@ -279,6 +299,7 @@ class trace {
   void check_launch_config() const {
     check_finite("recent_queries", recent_queries);
     check_finite("query_rows", query_rows);
+    check_finite("query_keys", query_keys);
     check_finite("query_model.mean", query_mean);
     check_finite("query_model.radius", query_radius);
     check_finite("output_projection", output_projection);

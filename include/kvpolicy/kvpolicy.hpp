@@ -121,6 +121,7 @@
 #include <kvpolicy/ops/host/row_stats.hpp>
 #include <kvpolicy/ops/host/select_if.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
+#include <kvpolicy/ops/host/span_attention.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/ops/host/units.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
@@ -167,6 +168,7 @@
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/keydiff.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/kvzip.hpp>
 #include <kvpolicy/scorers/lag_kv.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
 #include <kvpolicy/scorers/lazy_layers.hpp>

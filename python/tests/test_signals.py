@@ -8,7 +8,7 @@ import kvpolicy
 
 ENTRIES = 40
 # What each scorer that reads more than arrays needs; every other one decides from keys, query rows or scores.
-NOT_ARRAYS = {"lookahead_kv": "external_queries", "dapq": "external_queries", "not_stale": "stale_spans", "side_quest": "stale_spans"}
+NOT_ARRAYS = {"lookahead_kv": "external_queries", "dapq": "external_queries", "kvzip": "external_queries", "not_stale": "stale_spans", "side_quest": "stale_spans"}
 NUMBERS = {"trim_kv": "log_beta", "db_trim_kv": "log_beta", "carried": "birth_score", "fast_kvzip": "birth_score", "sir_llm": "birth_score", "locret": "birth_score"}
 WITHOUT_ROWS = {"full", "streaming_llm", "knorm", "random", "external"}
 SUMS = {"h2o", "observed_attention"}

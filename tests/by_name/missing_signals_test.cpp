@@ -352,7 +352,7 @@ static_assert(all_miss<kv::snapkv, kv::tova, kv::h2o, kv::observed_attention, kv
                        kv::recorded_knorm, kv::quest, kv::frozen<kv::lookahead_kv>>());
 static_assert(misses_each<kv::knorm>(kv::knorm::needs{}) && misses_each<kv::external>(kv::external::needs{}) &&
               misses_each<kv::not_stale>(kv::not_stale::needs{}) &&
-              misses_each<kv::lookahead_kv>(kv::lookahead_kv::needs{}));
+              misses_each<kv::lookahead_kv>(kv::lookahead_kv::needs{}) && misses_each<kv::kvzip>(kv::kvzip::needs{}));
 static_assert(!kv::can_decide<kv::eviction<kv::knorm>, kv::signals<kv::queries>, kv::host_executor> &&
               !kv::can_decide<kv::eviction<kv::snapkv>, kv::signals<kv::queries>, kv::host_executor>);
 

@@ -24,6 +24,7 @@ static_assert(scorer<cake>);
 static_assert(scorer<finch>);
 static_assert(scorer<intent_kv>);
 static_assert(scorer<knorm>);
+static_assert(scorer<kvzip>);
 static_assert(scorer<lag_kv>);
 static_assert(scorer<lazy_eviction>);
 static_assert(scorer<lazy_layers>);

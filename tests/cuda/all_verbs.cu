@@ -34,6 +34,8 @@ void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& rows, kv
          kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), kv::pre_rope_queries{}});
   decide(exec, kv::eviction{.score = kv::expected_margin{}, .budget = kv::per_lane{16}}, cache,
          kv::signals{cache.lanes, kv::keys_of(cache), kv::query_model{}});
+  decide(exec, kv::eviction{.score = kv::kvzip{}, .budget = kv::per_sequence{16}}, cache,
+         kv::signals{cache.lanes, kv::keys_of(cache), kv::external_queries{rows}});
   decide(exec, kv::eviction{.score = kv::scissorhands{}, .budget = kv::per_lane{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::lazy_eviction{}, .budget = kv::per_lane{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::r_kv{}, .budget = kv::per_lane{16}}, cache, in);

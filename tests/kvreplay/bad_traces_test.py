@@ -17,7 +17,7 @@ from traces import flat, write
 # The whole table: two layers, two KV heads, four query heads, six entries, two channels, three recent rows.
 EXTENT = {"L": 2, "K": 2, "Q": 4, "N": 6, "D": 2, "V": 2, "W": 3, "R": 5, "T": 2, "c": 3, "f": 4, "p": 7, "j": 10, "o": 1, "a": 1, "P": 1, "E": 3, "O": 8}
 NUMBERS = {
-    "keys": "LKND", "values": "LKNV", "pre_rope_keys": "LKND", "pre_rope_queries": "LQND", "queries": "LQND", "recent_queries": "LQWD", "query_rows": "LQRD",
+    "keys": "LKND", "values": "LKNV", "pre_rope_keys": "LKND", "pre_rope_queries": "LQND", "queries": "LQND", "recent_queries": "LQWD", "query_rows": "LQRD", "query_keys": "LKRD",
     "attention_mass": "LQN", "row_lse": "LQW", "sink_logits": "LQ", "log_beta": "LKN", "gate": "LKN", "value_norms": "LKN", "external.one": "N", "external.all": "LKN",
     "query_model.mean": "LQD", "query_model.radius": "LQP", "query_model.square": "LQDD",
     "residual.w_q.weight": "cp", "residual.w_q.bias": "c", "residual.w_k.weight": "cD", "residual.w_k.bias": "c",
@@ -25,7 +25,7 @@ NUMBERS = {
     "residual.fc2.weight": "of", "residual.fc2.bias": "o", "residual.alpha": "a",
 }
 INTEGERS = {
-    "positions": [0, 1, 2, 5, 6, 9], "token_ids": [7, 7, 1, 0, 3, 3], "query_positions": [3, 4, 5, 6, 7], "turn_end": [3, 6],
+    "positions": [0, 1, 2, 5, 6, 9], "token_ids": [7, 7, 1, 0, 3, 3], "query_positions": [3, 4, 5, 6, 7], "row_begin": [0, 0, 3, 3, 3], "row_end": [3, 3, 6, 6, 6], "turn_end": [3, 6],
     "span_begin": [1, 5], "span_end": [3, 5],
 }
 MAY_BE_NAN = {"keys", "values", "pre_rope_keys", "pre_rope_queries", "gate", "external.one", "external.all"}
@@ -165,7 +165,7 @@ class BadTraces(Runs):
         """Without one of the signals that --list names, a policy is refused in one line that names what is missing."""
         sources = {"recent_queries": ("queries", "recent_queries", "row_lse"), "queries": ("queries", "recent_queries", "row_lse"),
                    "attention_mass": ("attention_mass", "queries", "recent_queries", "row_lse"), "turn_queries": ("queries",),
-                   "query_rows": ("query_rows", "query_positions"), "value_norms or values": ("value_norms", "values"),
+                   "query_rows": ("query_rows", "query_positions", "query_keys", "row_begin", "row_end"), "value_norms or values": ("value_norms", "values"),
                    "value_norms or output_projection": ("value_norms", "output_projection"),
                    "pre_rope_queries or query_model.mean": ("pre_rope_queries", "query_model.mean", "query_model.square")}
         words = {"pre_rope_queries or query_model.mean": "pre_rope_queries", "recent_queries": "queries", "attention_mass": "queries", "query_rows": "external_queries"}
@@ -226,7 +226,7 @@ class BadTraces(Runs):
             self.fails(self.run_program("--policy", "critical_kv", "--budget", 3, scores="one"), missing)
 
     def test_missing(self):
-        for name in ("query_rows", "query_positions", "span_begin", "span_end", *(n for n in NUMBERS if n.startswith("residual."))):
+        for name in ("query_rows", "query_positions", "row_begin", "row_end", "span_begin", "span_end", *(n for n in NUMBERS if n.startswith("residual."))):
             self.broken(name, None, "missing")
         tensors = good()
         del tensors["turn_end"]

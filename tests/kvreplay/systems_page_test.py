@@ -52,6 +52,7 @@ class Page(Runs):
         stored["output_projection"] = ("F32", dice.normal(0, 1, (3, 16, 32)).astype(np.float32))
         stored["query_rows"] = ("F32", dice.normal(0, 1, (3, 4, 8, 8)).astype(np.float32))
         stored["query_positions"] = ("I32", np.arange(ENTRIES, ENTRIES + 8, dtype=np.int32))
+        stored["row_begin"], stored["row_end"] = ("I32", np.zeros(8, np.int32)), ("I32", np.full(8, ENTRIES, np.int32))
         stored["stale_begin"], stored["stale_end"] = ("I32", np.array([100], np.int32)), ("I32", np.array([300], np.int32))
         self.write(trace, {"rope_theta": "10000.0"})
 

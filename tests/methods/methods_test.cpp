@@ -59,11 +59,13 @@ void decides_as_described() {
   for (int s = 0; s < told_lanes::lanes; ++s) {
     told_of_lane const& lane = now.told[as_size(s)];
     auto const count = static_cast<int>(lane.positions.size());
+    int sinks = policy.protect.tokens;
+    if constexpr (requires { Method::sinks(policy.score); }) sinks = std::max(sinks, Method::sinks(policy.score));
     reference::flags forced;
     int first = policy.protect.tokens;
     if constexpr (requires { Method::first(policy.score); }) first = std::max(first, Method::first(policy.score));
     for (int e = 0; e < count; ++e) {
-      forced.push_back(lane.positions[as_size(e)] < first || e >= count - Method::last(policy.score));
+      forced.push_back(lane.positions[as_size(e)] < sinks || e >= count - Method::last(policy.score));
       if constexpr (requires { Method::forces(policy.score, lane, e); }) {
         if (Method::forces(policy.score, lane, e)) forced.back() = true;
       }

@@ -7,6 +7,7 @@
 //     static scorer any();                                                // in a property: sensible parameters
 //     static reference::row scores(scorer const&, told_of_lane const&);   // from the description, in double
 //     static int last(scorer const&);                                     // how many of the last entries are forced
+//     static int sinks(scorer const&);                                    // if it forces the first positions
 //     static constexpr refusal refusals[] = {{spec, error}, ...};         // parameters out of range
 //     static void worked();                                               // its worked numbers
 //                                              or of (scorer, lane, forced) for a scorer that ranks candidates;
@@ -139,7 +140,9 @@ class told_lanes {
   template <class Policy>
   void decide(Policy const& policy, kv::state<kv::host_executor>& state, kv::plan<kv::host_executor>& into) {
     kv::cache const now = view();
-    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), profile(turns)}, state, into);
+    kv::external_queries const again = repeated();
+    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), profile(turns), again}, state,
+               into);
   }
 
   kv::cache view() {
@@ -151,7 +154,34 @@ class told_lanes {
   kv::rope turns{};
   std::vector<told_of_lane> told;
 
+  /// Row r of the lanes' tokens is about the entries of its chunk of this size.
+  static constexpr int chunk = 5;
+
  private:
+  /// The query rows of all tokens as rows about a chunk of entries each, whose own keys are the tokens' values.
+  kv::external_queries repeated() {
+    int const tokens = static_cast<int>(told[0].positions.size());
+    again_.clear(), again_keys_.clear(), begin_.clear(), end_.clear();
+    for (told_of_lane const& one : told) {
+      for (auto const& head : one.queries) append(head, again_);
+      append(one.values, again_keys_);
+    }
+    for (int e = 0; e < tokens; ++e) {
+      begin_.push_back(e / chunk * chunk);
+      end_.push_back(std::min(tokens, e / chunk * chunk + chunk));
+    }
+    kv::external_queries made{rows_of(again_, tokens)};
+    made.spans = {{begin_.data()}, {end_.data()}, rows_of(again_keys_, tokens)};
+    made.spans.keys.heads = 2;
+    made.spans.keys.layer = made.spans.keys.head * 2;
+    return made;
+  }
+  static void append(reference::matrix const& rows, std::vector<float>& to) {
+    for (auto const& row : rows) {
+      for (double const each : row) to.push_back(static_cast<float>(each));
+    }
+  }
+
   static kv::entry_numbers numbers(std::vector<float> const& of, int tokens) {
     return {.base = reinterpret_cast<std::byte const*>(of.data()),
             .layer = std::int64_t{8} * tokens,
@@ -175,7 +205,8 @@ class told_lanes {
   int bound_;
   int count_[lanes] = {};
   std::vector<int> position_;
-  std::vector<float> keys_, values_;
+  std::vector<float> keys_, values_, again_, again_keys_;
+  std::vector<int> begin_, end_;
 };
 
 }  // namespace kvpolicy_test

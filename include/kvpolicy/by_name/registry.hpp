@@ -18,6 +18,7 @@
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/keydiff.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/kvzip.hpp>
 #include <kvpolicy/scorers/lag_kv.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
 #include <kvpolicy/scorers/lazy_layers.hpp>
@@ -66,7 +67,7 @@ template <executor Executor = host_executor>
       .add(recency{})
       .add(external{});
   all.add(intent_kv{}).add(trim_kv{}).add(observed_attention{}).add(carried{});
-  all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{});
+  all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{}).add(kvzip{});
   all.add(not_stale{}).add(db_trim_kv{}).add(keydiff{}).add(r_kv{}).add(q_filters{}).add(tri_attention{});
   all.add(scissorhands{}).add(lazy_eviction{}).add(window_attention{}).add(received_attention{});
   all.add(received_by_value{}).add(keys_values{}).add(chunk_kv{}).add(neural_gc{}).add(openvino{}).add(critical_kv{});

@@ -40,6 +40,7 @@
 #include <kvpolicy/ops/host/row_norm.hpp>
 #include <kvpolicy/ops/host/row_stats.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
+#include <kvpolicy/ops/host/span_attention.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
 #include <kvpolicy/ops/host/visit_attention.hpp>
 #include <kvpolicy/scorers/stages/put_first.hpp>

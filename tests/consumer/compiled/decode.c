@@ -139,7 +139,7 @@ static int missing_signals(void) {
                                            {"sir_llm", "birth_score"},    {"locret", "birth_score"},
                                            {"intent_kv", "turn_queries"}, {"not_stale", "stale_spans"},
                                            {"side_quest", "stale_spans"}, {"lookahead_kv", "external_queries"},
-                                           {"dapq", "external_queries"}};
+                                           {"dapq", "external_queries"},  {"kvzip", "external_queries"}};
   static char const* const recorded[] = {"snapkv(window=8) | budget(40)", "tova | budget(40)",
                                          "pyramid_kv(window=8) | budget(40)", "nacl(window=8) | budget(40)"};
   static char const* const summed[] = {"h2o | budget(40)", "observed_attention | budget(40)"};

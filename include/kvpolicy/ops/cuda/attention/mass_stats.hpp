@@ -77,6 +77,25 @@ struct no_sums {
   KVPOLICY_HD row_sums operator()(attention_task const&, lane, int, int, int) const { return {}; }
 };
 
+/// Adds a tile's logits of one row to its statistics, by one warp.
+template <class Block>
+KVPOLICY_HD void add_row(Block& block, attention_storage const& temp_storage, float const* logits, int row, float scale,
+                         running_sum* sum) {
+  float row_max = running_sum::lowest();
+  for (int e = lane_id(block); e < tile_entries; e += warp_size) {
+    float const value = logits[e] * scale;
+    if (temp_storage.sees(row, e) && value > row_max) row_max = value;
+  }
+  row_max = block.reduce_warp(row_max, max_op{});
+  float const zero = running_sum::exp_offset(row_max);
+  float all = 0;
+  for (int e = lane_id(block); e < tile_entries; e += warp_size) {
+    if (temp_storage.sees(row, e)) all += ::expf(logits[e] * scale - zero);
+  }
+  all = block.reduce_warp(all, plus_op{});
+  if (lane_id(block) == 0) *sum = sum->with({row_max, all});
+}
+
 /// Computes the statistics of one stretch of one lane, one block each. The heads of a row are neighbours in `task`.
 template <class Product>
 struct sums_kernel {
@@ -156,25 +175,6 @@ struct sums_kernel {
         head = 0;
       }
     }
-  }
-
-  /// Adds a tile's logits of one row to its statistics, by one warp.
-  template <class Block>
-  KVPOLICY_HD void add_row(Block& block, attention_storage const& temp_storage, float const* logits, int row,
-                           float scale, running_sum* sum) const {
-    float row_max = running_sum::lowest();
-    for (int e = lane_id(block); e < tile_entries; e += warp_size) {
-      float const value = logits[e] * scale;
-      if (temp_storage.sees(row, e) && value > row_max) row_max = value;
-    }
-    row_max = block.reduce_warp(row_max, max_op{});
-    float const zero = running_sum::exp_offset(row_max);
-    float all = 0;
-    for (int e = lane_id(block); e < tile_entries; e += warp_size) {
-      if (temp_storage.sees(row, e)) all += ::expf(logits[e] * scale - zero);
-    }
-    all = block.reduce_warp(all, plus_op{});
-    if (lane_id(block) == 0) *sum = sum->with({row_max, all});
   }
 
  public:

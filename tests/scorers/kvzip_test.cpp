@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// KVzip: what its decisions refuse, how lanes share its budget, and chunks that come one after another.
+
+#include "support/spans.hpp"
+#include "support/test.hpp"
+
+namespace kvzip_test {
+
+using namespace kvpolicy_test;
+
+/// Two layers of two lanes of 12 entries, and rows about two chunks of 6, one row for each entry.
+struct repeated {
+  spans_case of{
+      {.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 4}, .bound = 12}, kv::codec::f32, 12, 12};
+  kv::cache view = of.cache.view();
+  kv::host_executor exec;
+
+  repeated() {
+    for (int i = 0; i < 4; ++i) of.cache.put(of.cache.lane_at(i), up_to(12));
+    for (int r = 0; r < 12; ++r) of.set(0, r, r / 6 * 6, r / 6 * 6 + 6);
+    of.draw_keys(kv::codec::f32);
+  }
+  /// Rows [begin, begin + count).
+  [[nodiscard]] kv::external_queries rows(int begin = 0, int count = 12) const {
+    kv::external_queries made{of.queries.view(), of.spans()};
+    made.position = {};
+    made.rows = made.spans.keys.rows = count;
+    made.base += begin * made.row;
+    made.spans.keys.base += begin * made.spans.keys.row;
+    made.spans.begin.data += begin, made.spans.end.data += begin;
+    return made;
+  }
+  [[nodiscard]] std::string refused(kv::external_queries const& rows) {
+    kv::eviction const policy{.score = kv::kvzip{}, .budget = kv::per_sequence{6}};
+    auto [state, plan] = state_and_plan(exec, policy, view);
+    return error_of([&] { kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view), rows}, state, plan); });
+  }
+};
+
+}  // namespace kvzip_test
+
+TEST_SUITE("scorers/kvzip") {
+  using namespace kvzip_test;
+
+  TEST_CASE("rows that do not fit are refused by what is wrong with them") {
+    repeated on;
+    CHECK(on.refused(on.rows()).empty());
+    kv::external_queries wrong = on.rows();
+    wrong.spans.end = {};
+    CHECK(on.refused(wrong) == "decide: external_queries.spans.end = null, but a span has a begin and an end");
+    wrong = on.rows();
+    wrong.spans.keys.heads = 4;
+    CHECK(on.refused(wrong) == "decide: external_queries.spans.keys.heads = 4, but there are 2 KV heads");
+    wrong = on.rows();
+    wrong.spans.keys.layer = 0;
+    CHECK(on.refused(wrong) ==
+          "decide: external_queries.spans.keys.layer = 0, but there are 2 layers, and each has memory of its own");
+    on.of.set(0, 7, 6, 13);
+    CHECK(on.refused(on.rows()) ==
+          "decide: external_queries.spans.end = 13 of row 7, but its span begins at 6, and there are 12 entries");
+    on.of.set(0, 7, 6, 5);
+    CHECK(on.refused(on.rows()) ==
+          "decide: external_queries.spans.end = 5 of row 7, but its span begins at 6, and there are 12 entries");
+  }
+
+  TEST_CASE("all lanes share a budget by name, and each keeps the first entries") {
+    repeated on;
+    CHECK(kv::to_string(kv::parse("kvzip | budget(6)")) == "kvzip(sinks=4, plus=false) | budget(6, scope=global)");
+    kv::any_policy const policy = kv::parse("kvzip(sinks=1) | budget(6)");
+    auto [state, plan] = state_and_plan(on.exec, policy, on.view);
+    kv::external_queries const rows = on.rows();
+    kv::keys const keys = kv::keys_of(on.view);
+    kv::any_signals in(on.view.lanes);
+    in.add(keys), in.add(rows);
+    kv::decide(on.exec, policy, in, state, plan);
+    std::size_t kept = 0;
+    for (int i = 0; i < 4; ++i) {
+      kept += listed(plan.keep(), i).size();
+      CHECK(listed(plan.keep(), i).front() == 0);
+    }
+    CHECK(kept == 24);
+  }
+
+  TEST_CASE("chunks that are repeated one after another decide as all at once") {
+    repeated on;
+    kv::eviction const policy{.score = kv::kvzip{.sinks = 1}, .budget = kv::per_sequence{6}};
+    kv::eviction const later{.score = kv::frozen<kv::kvzip>{{.sinks = 1}, kv::freezing::highest},
+                             .budget = kv::per_sequence{6}};
+    auto [state, plan] = state_and_plan(on.exec, policy, on.view);
+    kv::decide(on.exec, policy, kv::signals{on.view.lanes, kv::keys_of(on.view), on.rows()}, state, plan);
+    auto [kept, made] = state_and_plan(on.exec, later, on.view);
+    for (int chunk = 0; chunk < 2; ++chunk) {
+      kv::observe(on.exec, later, kv::signals{on.view.lanes, kv::keys_of(on.view), on.rows(6 * chunk, 6)}, kept);
+    }
+    kv::decide(on.exec, later, kv::signals{on.view.lanes}, kept, made);
+    for (int i = 0; i < 4; ++i) {
+      for (int e = 0; e < 12; ++e) CHECK(made.score(i, e) == plan.score(i, e));
+      CHECK(listed(made.keep(), i) == listed(plan.keep(), i));
+    }
+  }
+}
