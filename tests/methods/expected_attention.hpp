@@ -28,7 +28,7 @@ struct expected_attention {
             .values = *rc::gen::arbitrary<bool>()};
   }
   static int last(scorer const&) { return 0; }
-  static int first(scorer const& with) { return with.sinks; }
+  static int sinks(scorer const& with) { return with.sinks; }
   static kv::rope turns(scorer const&) { return {.theta = 100}; }
 
   static reference::row scores(scorer const& with, told_of_lane const& lane) {

@@ -62,8 +62,6 @@ void decides_as_described() {
     int sinks = policy.protect.tokens;
     if constexpr (requires { Method::sinks(policy.score); }) sinks = std::max(sinks, Method::sinks(policy.score));
     reference::flags forced;
-    int first = policy.protect.tokens;
-    if constexpr (requires { Method::first(policy.score); }) first = std::max(first, Method::first(policy.score));
     for (int e = 0; e < count; ++e) {
       forced.push_back(lane.positions[as_size(e)] < sinks || e >= count - Method::last(policy.score));
       if constexpr (requires { Method::forces(policy.score, lane, e); }) {

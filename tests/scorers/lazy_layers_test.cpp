@@ -115,8 +115,8 @@ TEST_SUITE("scorers/lazy_layers") {
     auto const error = [](char const* text) { return error_of([&] { (void)kv::parse(text); }); };
     CHECK(error("simlayer_kv | budget(9)") ==
           "parse: column 15 = budget, but at_least keeps however many entries there are");
-    CHECK(error("simlayer_kv(threshold=1.5)") ==
-          "parse: column 1: simlayer_kv: lazy_layers.threshold = 1.5, but a part of attention, 0 to 1");
+    CHECK(error("simlayer_kv(threshold=-0.5)") ==
+          "parse: column 1: simlayer_kv: lazy_layers.threshold = -0.5, but a part of attention, 0 or more");
     CHECK(error("simlayer_kv(initial=-1)") ==
           "parse: column 1: simlayer_kv: lazy_layers.initial = -1, but a count cannot be negative");
     CHECK(error("simlayer_kv(recent=-1)") ==

@@ -15,7 +15,6 @@
 //     static bool forces(scorer const&, told_of_lane const&, int);        // whether it forces an entry besides
 //     static constexpr double size;                                       // of numbers that cancel in scores; else 1
 //     static bool decides(scorer const&, told_of_lane const&);            // if it does not always
-//     static int first(scorer const&);                                    // positions below are forced, if any are
 //     static kv::rope turns(scorer const&);                               // how keys turn, if that counts
 //     static kv::registry known();                                        // if its specs name a table
 //   };

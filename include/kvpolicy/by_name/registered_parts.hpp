@@ -270,17 +270,14 @@ class registered_parts {
   void bind_shares(any_budget& limit, spec_parts const& with, forced_ends const& ends, spec_part const& front,
                    spec_argument const* said) const {
     if (limit.by == sharing::table) limit.in_table = find_table(shares, limit.table, front, said);
-    bool const is_there = heads.count(to_string(limit.table)) != 0;
-    if (limit.by == sharing::importance && with.shares_if_table && !is_there) {
+    if (limit.by == sharing::importance && with.shares_if_table && heads.count(to_string(limit.table)) == 0) {
       any_budget const usual;
       limit.by = sharing::fixed;
       limit.table = usual.table, limit.least = usual.least, limit.cap = usual.cap;
     }
     if (limit.by == sharing::importance) limit.weights = find_table(heads, limit.table, front, said);
-    if (!with.shared_by.empty()) {
-      spec_part const by = split_spec(with.shared_by).front();
-      limit.share(others.allotter_of(by.name)->make(by));
-    }
+    std::vector<spec_part> const by = with.shared_by.empty() ? std::vector<spec_part>{} : split_spec(with.shared_by);
+    if (!by.empty()) limit.share(others.allotter_of(by.front().name)->make(by.front()));
     if (ends.sinks != 0) return;
     if (limit.by == sharing::ramp) limit.shares.window = ends.recent;
     if (limit.by == sharing::allotted) limit.share(limit.sharer.with_window(ends.recent));

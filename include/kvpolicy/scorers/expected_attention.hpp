@@ -2,6 +2,7 @@
 // Expected Attention scores entries by the attention that queries of later positions will pay on average.
 #pragma once
 
+#include <cmath>
 #include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/ops/logits.hpp>
 #include <kvpolicy/ops/map.hpp>
@@ -9,6 +10,7 @@
 #include <kvpolicy/ops/quadratic_form.hpp>
 #include <kvpolicy/ops/query_moments.hpp>
 #include <kvpolicy/ops/row_norm.hpp>
+#include <kvpolicy/ops/row_stats.hpp>
 #include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
@@ -50,13 +52,16 @@ auto with_known_queries(SignalSet const& in, Profile const& profile, Rows const&
 /// Expected Attention (Devoto et al. 2025, arXiv:2510.00636), as kvpress has it: queries of a head are taken for normal
 /// ones, whose mean m and covariance S are those of the prompt's rows before RoPE or of a profile of the model.
 ///
-///     x_hj = s m'_h k_j + s^2 k_j^T S'_h k_j / 2      m', S': turned by the mean of RoPE's matrices at the next
-///     `future` a_hj = softmax over the entries behind the sinks of x_hj positions s_j  = (mean over the group's heads
-///     h of a_hj + epsilon) |v_j|       s: 1 / sqrt(D), or the scale of `keys.logits`
+///     x_hj = s m'_h k_j + s^2 k_j^T S'_h k_j / 2
+///     a_hj = softmax over the entries behind the sinks of x_hj
+///     s_j  = (mean over the group's heads h of a_hj + epsilon) |v_j|
+///
+/// m' and S' are turned by the mean of RoPE's matrices at the next `future` positions. s is 1 / sqrt(D), or the scale
+/// of `keys.logits`, whose soft cap applies to x, and whose sink logits are in the softmax.
 ///
 /// It reads `query_model` where that is given, and else `pre_rope_queries`, whose rows at positions below `sinks` do
-/// not count. Entries at these positions are forced, and their attention counts as 0. Neither the soft cap nor the
-/// sinks of `keys.logits` apply. The plan has N + D + D^2 floats more for each lane, without `covariance` N + D.
+/// not count. Entries at these positions are forced, and their attention counts as 0. The plan has N + D + D^2 + 2
+/// floats more for each lane, without `covariance` N + D + 2.
 struct expected_attention {
   int future = 512;  ///< positions behind the newest entry; 0: queries are taken as they are
   int sinks = 4;
@@ -92,14 +97,28 @@ struct expected_attention {
   [[nodiscard]] constexpr kvpolicy::sinks forces() const { return {sinks}; }
   [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {
     std::int64_t const dims = model.head_dim;
-    return batch.size() + rows_of_scores(batch, batch.size() * (dims + (covariance ? dims * dims : 0)));
+    return batch.size() + rows_of_scores(batch, batch.size() * (2 + dims + (covariance ? dims * dims : 0)));
   }
 
-  /// The logits of entries that the softmax is over.
+  /// The logits of entries that the softmax is over, capped if the model caps logits.
   struct behind_sinks {
     int sinks;
+    float cap;
     KVPOLICY_HD float operator()(float x, entry at) const {
-      return at.position < sinks ? detail::same_bits<float>(0xFF800000u) : x;  // -inf
+      if (at.position < sinks) return detail::same_bits<float>(0xFF800000u);  // -inf
+      return cap > 0 ? cap * std::tanh(x / cap) : x;
+    }
+  };
+  /// What the sink logit of a query head leaves to the entries, by their highest logit and their highest share.
+  struct left_by_sink {
+    sink_logits sinks;
+    by_lane<float> highest;  ///< [lane][2]: a logit and its share
+    int group, head;
+    KVPOLICY_HD float operator()(lane one) const {
+      if (sinks.data == nullptr) return 1;
+      float const* const of = highest.row(one);
+      float const sum = 1 / of[1];  // of e^(x - highest)
+      return sum / (sum + std::exp(sinks.at(one.layer, one.head * group + head) - of[0]));
     }
   };
   /// Adds the attention of one head more of the group.
@@ -108,8 +127,9 @@ struct expected_attention {
     int sinks;
     bool first;
     float share;
+    left_by_sink left;
     KVPOLICY_HD float operator()(float old, entry at) const {
-      float const now = at.position < sinks ? 0 : head.row(at.lane)[at.ordinal] * share;
+      float const now = at.position < sinks ? 0 : head.row(at.lane)[at.ordinal] * share * left(at.lane);
       return first ? now : old + now;
     }
   };
@@ -128,9 +148,12 @@ struct expected_attention {
       ops::future_moments(exec, out.lanes, now, future, at.moments);
       query_model const later = at.moments.model(out.lanes, dims, now.rope);
       detail::expected_logits(exec, k, later, covariance, at.head);
-      ops::map(exec, at.head, behind_sinks{sinks});
+      ops::map(exec, at.head, behind_sinks{sinks, k.logits.soft_cap});
+      left_by_sink const left{k.logits.sinks, at.highest(0), group, h};
+      if (left.sinks.data != nullptr) ops::row_stats(exec, at.head, everything{}, statistic::highest, at.highest(0));
       ops::normalise(exec, normalising::softmax, at.head);
-      ops::map(exec, out, of_group{at.head.rows, sinks, h == 0, 1.0f / static_cast<float>(group)});
+      if (left.sinks.data != nullptr) ops::row_stats(exec, at.head, everything{}, statistic::highest, at.highest(1));
+      ops::map(exec, out, of_group{at.head.rows, sinks, h == 0, 1.0f / static_cast<float>(group), left});
     }
     if (values) ops::row_norm(exec, in.template get<kvpolicy::values>(), by_value{epsilon}, out);
   }
@@ -142,14 +165,22 @@ struct expected_attention {
   struct memory {
     score_view head;
     moments_of_queries moments;
+    by_lane<float> numbers;
 
+    /// The place of the i-th of two numbers of each lane.
+    [[nodiscard]] by_lane<float> highest(int i) const {
+      by_lane<float> made = numbers;
+      made.data += i;
+      return made;
+    }
     memory(score_view const& out, int dims, bool square) {
       lanes const& batch = out.lanes;
       std::int64_t const size = batch.size();
       head = contiguous_scores(batch, granularity::lane, out.spare, batch.capacity);
       moments.mean = contiguous_scores(batch, granularity::lane, out.spare + size * batch.capacity, dims).rows;
+      float* const rest = out.spare + size * (batch.capacity + dims + 2);
+      numbers = contiguous_scores(batch, granularity::lane, rest - 2 * size, 2).rows;
       if (!square) return;
-      float* const rest = out.spare + size * (batch.capacity + dims);
       moments.square = contiguous_scores(batch, granularity::lane, rest, std::int64_t{dims} * dims).rows;
     }
   };

@@ -37,7 +37,7 @@ struct kvzip {
 
   void check(char const* call) const {
     expects(sinks >= 0, call, "kvzip.sinks", sinks, "a count cannot be negative");
-    expects(!plus, call, "kvzip.plus", "true", "norms of projected values are not read yet");
+    expects(!plus, call, "kvzip.plus", "true", "weights by the norms of projected values are not there yet");
   }
   [[nodiscard]] constexpr kvpolicy::sinks forces() const { return {sinks}; }
 

@@ -38,7 +38,7 @@ struct lazy_layers {
   static constexpr bool prompts_only = true;
 
   void check(char const* call) const {
-    expects(threshold >= 0 && threshold <= 1, call, "lazy_layers.threshold", threshold, "a part of attention, 0 to 1");
+    expects(threshold >= 0, call, "lazy_layers.threshold", threshold, "a part of attention, 0 or more");
     expects(initial >= 0, call, "lazy_layers.initial", initial, "a count cannot be negative");
     expects(recent >= 0, call, "lazy_layers.recent", recent, "a count cannot be negative");
     expects(last >= 1, call, "lazy_layers.last", last, "at least one row observes");

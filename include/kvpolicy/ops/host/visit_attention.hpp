@@ -2,11 +2,37 @@
 // Host implementation of visit_attention: a worker computes and visits the rows of a lane.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/ops/host/attention/lane_mass.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/visit_attention.hpp>
 
 namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// The rows of a lane, one by one.
+class lane_rows_of_attention : lane_mass {
+ public:
+  using lane_mass::lane_mass;
+
+  /// Calls visit(p, row, e) for each row and each entry e that it sees: rows of an entry in their order.
+  template <class Visit>
+  void visit_rows(Visit const& visit) {
+    row_block block = first_block();
+    for (int r = 0; r < count_; r += 16) {
+      int const count = std::min(16, count_ - r);
+      float const* const values = combine_heads(block, r, count);
+      for (int e = 0; e < seen_; ++e) {
+        for (int i = 0; i < count; ++i) {
+          float const p = values[static_cast<std::ptrdiff_t>(e) * block.rows + i];
+          if (e < block.visible[i]) visit(p * share_of_head(), row_at(r + i), e);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace detail
 
 template <>
 struct implementation<ops::visit_attention_t, host> {
@@ -22,7 +48,7 @@ struct implementation<ops::visit_attention_t, host> {
       lane const one = batch.at(i);
       int const count = batch.committed(one);
       int const* const position = batch.position.row(one);
-      detail::lane_mass made(exec, from, rows, options, score_view{batch}, one, exec.scratch(worker));
+      detail::lane_rows_of_attention made(exec, from, rows, options, score_view{batch}, one, exec.scratch(worker));
       made.visit_rows(
           [&](float p, attention_row const& row, int e) { visit(p, row, entry{one, e, count, position[e], 0}); });
     });

@@ -71,23 +71,6 @@ class lane_mass : protected rows_that_see {
   void compute() { compute(total_); }
   [[nodiscard]] float const* mass() const { return total_; }
 
-  /// Calls visit(p, row, e) for each row and each entry e that it sees: rows of an entry in their order.
-  template <class Visit>
-  void visit_rows(Visit const& visit) {
-    float const share = 1.0f / static_cast<float>(how_.group == reduction::mean ? group_ : 1);
-    row_block block = first_block();
-    for (int r = 0; r < count_; r += 16) {
-      int const count = std::min(16, count_ - r);
-      float const* const values = combine_heads(block, r, count);
-      for (int e = 0; e < seen_; ++e) {
-        for (int i = 0; i < count; ++i) {
-          float const p = values[static_cast<std::ptrdiff_t>(e) * block.rows + i];
-          if (e < block.visible[i]) visit(p * share, row_at(r + i), e);
-        }
-      }
-    }
-  }
-
  private:
   static reduction kind_of(reduction how) { return how == reduction::max ? reduction::max : reduction::sum; }
 
@@ -130,18 +113,6 @@ class lane_mass : protected rows_that_see {
     products_.pack(block, first, count);
   }
 
- protected:
-  /// Calls visit(view) for each stretch of entries that any row sees. A stretch stays in the cache.
-  template <class Visit>
-  void for_each_stretch(row_block& block, float* values, Visit const& visit) {
-    float* scale = scales_;
-    for (int e = 0; e < seen_; e += stretch_, scale += block.rows) {
-      int const count = std::min(stretch_, seen_ - e);
-      visit(block_view{values + static_cast<std::ptrdiff_t>(e) * block.rows, e, count, block.visible, scale});
-    }
-  }
-
- private:
   [[nodiscard]] float weight_of(int row) const { return how_.weight(row % count_, count_, entries_); }
   /// Multiplies the factors of rows [first, first + count) by their weights.
   void weigh(row_block const& block, int first, int count) {
@@ -164,6 +135,16 @@ class lane_mass : protected rows_that_see {
   }
 
  protected:
+  /// Calls visit(view) for each stretch of entries that any row sees. A stretch stays in the cache.
+  template <class Visit>
+  void for_each_stretch(row_block& block, float* values, Visit const& visit) {
+    float* scale = scales_;
+    for (int e = 0; e < seen_; e += stretch_, scale += block.rows) {
+      int const count = std::min(stretch_, seen_ - e);
+      visit(block_view{values + static_cast<std::ptrdiff_t>(e) * block.rows, e, count, block.visible, scale});
+    }
+  }
+
   /// Computes the probabilities of rows [first, first + count) in `values`.
   void probabilities(row_block& block, int first, int count, float* values) {
     fill(block, first, count);
@@ -250,11 +231,10 @@ class lane_mass : protected rows_that_see {
     block.set_rows(products_.simd_level(), products_.rows_for(count_, 16));
     return block;
   }
-  /// The memory of a block, and behind 16 rows of it that for 16 rows of floats.
+  /// The memory of a block, and that of 16 rows of floats behind 16 of its rows.
   [[nodiscard]] float* block_memory() { return logits_; }
   [[nodiscard]] float* memory_behind() { return logits_ + 16 * static_cast<std::ptrdiff_t>(entries_); }
 
- private:
   /// Reduces the heads of rows [first, first + count): their logits, or their probabilities. The result is behind the
   /// memory of a block.
   float* combine_heads(row_block& block, int first, int count) {
@@ -272,6 +252,11 @@ class lane_mass : protected rows_that_see {
     return combined;
   }
 
+  [[nodiscard]] float share_of_head() const {
+    return 1.0f / static_cast<float>(how_.group == reduction::mean ? group_ : 1);
+  }
+
+ private:
   void group_first() {
     bool const on_logits = how_.order == reduction_order::group_on_logits;
     row_block block = first_block();
