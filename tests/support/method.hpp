@@ -10,6 +10,7 @@
 //     static constexpr refusal refusals[] = {{spec, error}, ...};         // parameters out of range
 //     static void worked();                                               // its worked numbers
 //                                              or of (scorer, lane, forced) for a scorer that ranks candidates;
+//                                              or of (scorer, all lanes, which) for one that reads others of a layer;
 //                                              empty: rounding decides; NaN: an entry that is forced, of any score
 //     static bool forces(scorer const&, told_of_lane const&, int);        // whether it forces an entry besides
 //     static constexpr double size;                                       // of numbers that cancel in scores; else 1
@@ -139,7 +140,9 @@ class told_lanes {
   template <class Policy>
   void decide(Policy const& policy, kv::state<kv::host_executor>& state, kv::plan<kv::host_executor>& into) {
     kv::cache const now = view();
-    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), profile(turns)}, state, into);
+    kv::external_queries const again = repeated();
+    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), profile(turns), again}, state,
+               into);
   }
 
   kv::cache view() {
@@ -152,6 +155,20 @@ class told_lanes {
   std::vector<told_of_lane> told;
 
  private:
+  /// The query rows of all tokens as rows that belong to none.
+  kv::external_queries repeated() {
+    again_.clear();
+    for (told_of_lane const& one : told) {
+      for (auto const& head : one.queries) append(head, again_);
+    }
+    return {rows_of(again_, static_cast<int>(told[0].positions.size()))};
+  }
+  static void append(reference::matrix const& rows, std::vector<float>& to) {
+    for (auto const& row : rows) {
+      for (double const each : row) to.push_back(static_cast<float>(each));
+    }
+  }
+
   static kv::entry_numbers numbers(std::vector<float> const& of, int tokens) {
     return {.base = reinterpret_cast<std::byte const*>(of.data()),
             .layer = std::int64_t{8} * tokens,
@@ -175,7 +192,7 @@ class told_lanes {
   int bound_;
   int count_[lanes] = {};
   std::vector<int> position_;
-  std::vector<float> keys_, values_;
+  std::vector<float> keys_, values_, again_;
 };
 
 }  // namespace kvpolicy_test
