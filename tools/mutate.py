@@ -106,6 +106,8 @@ COVER = [
     ("ops/*normalise.hpp", "ops/normalise scorers/stages/small_stages"),
     ("ops/*lag_spread.hpp", "ops/lag_spread methods"),
     ("ops/*row_stats.hpp", "ops/lag_spread scorers/lazy_layers"),
+    ("ops/*sort_scores.hpp", "device/sort_scores parts/ranks"),
+    ("parts/ranks.hpp", "parts/ranks methods"),
     ("ops/*block_scores.hpp", "device/block_verbs scorers/stages/blocks"),
     ("ops/*add_shares.hpp", "device/block_verbs methods"),
     ("ops/*similarity.hpp", "device/block_verbs device/policies"),

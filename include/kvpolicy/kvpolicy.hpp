@@ -121,6 +121,7 @@
 #include <kvpolicy/ops/host/row_stats.hpp>
 #include <kvpolicy/ops/host/select_if.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
+#include <kvpolicy/ops/host/sort_scores.hpp>
 #include <kvpolicy/ops/host/span_attention.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/ops/host/units.hpp>
@@ -139,6 +140,7 @@
 #include <kvpolicy/parts/proportional.hpp>
 #include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/parts/ramp.hpp>
+#include <kvpolicy/parts/ranks.hpp>
 #include <kvpolicy/parts/seen.hpp>
 #include <kvpolicy/parts/shared_out.hpp>
 #include <kvpolicy/parts/trigger.hpp>
@@ -168,6 +170,7 @@
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/keydiff.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/kvcompose.hpp>
 #include <kvpolicy/scorers/kvzip.hpp>
 #include <kvpolicy/scorers/lag_kv.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>

@@ -24,6 +24,7 @@ static_assert(scorer<cake>);
 static_assert(scorer<finch>);
 static_assert(scorer<intent_kv>);
 static_assert(scorer<knorm>);
+static_assert(scorer<kvcompose>);
 static_assert(scorer<kvzip>);
 static_assert(scorer<lag_kv>);
 static_assert(scorer<lazy_eviction>);
@@ -99,6 +100,7 @@ static_assert(budget<per_lane>);
 static_assert(budget<ramp>);
 static_assert(budget<seen> && detail::allots<seen>);
 static_assert(budget<shared_out<hits>>);
+static_assert(allotter<ranks>);
 static_assert(budget<unlimited>);
 
 // Picks.

@@ -54,6 +54,8 @@ void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& rows, kv
   decide(exec, kv::eviction{.score = kv::finch{}, .budget = kv::shared_out<kv::hits>{.tokens = 16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::snapkv{}, .budget = kv::shared_out<kv::pooled_share>{.tokens = 16}}, cache,
          in);
+  decide(exec, kv::eviction{.score = kv::kvcompose{}, .budget = kv::shared_out<kv::ranks>{.tokens = 16}}, cache,
+         kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), kv::external_queries{}});
   decide(exec, kv::eviction{.score = kv::recency{}, .budget = kv::per_lane{16}}, cache, in);
   // Each of these stages once, around the one before.
   using smooth = kv::pooled<kv::normalised<kv::times_norm<kv::snapkv>>>;

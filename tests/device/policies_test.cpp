@@ -31,9 +31,13 @@ struct engine {
     kv::log_beta fresh{{reinterpret_cast<std::byte const*>(beta.data()), kv::codec::f32, row * heads * layers * 4,
                         row * heads * 4, row * 4, 4}};
     fresh.counts = {counts.data(), heads * layers, heads, 1};
-    return kv::signals{
-        cache.lanes(), kv::keys_of(cache.view()), kv::values_of(cache.view()), kv::queries{queries.view()}, fresh,
-        by.view()};
+    return kv::signals{cache.lanes(),
+                       kv::keys_of(cache.view()),
+                       kv::values_of(cache.view()),
+                       kv::queries{queries.view()},
+                       fresh,
+                       by.view(),
+                       kv::external_queries{queries.view()}};
   }
 
   /// The next token of every sequence: its rows, its place in the lanes, its query row.
@@ -155,6 +159,10 @@ TEST_SUITE("device/policies") {
     kv::cake const by_change{.window = 3, .pool = kv::avg_pool{3}};
     agree("cake", kv::eviction{.score = by_change, .budget = kv::per_lane{9}});
     agree("finch", kv::eviction{.score = kv::finch{.window = 3}, .budget = kv::per_lane{9}});
+    for (bool const mean : {false, true}) {
+      kv::kvcompose const score{.add_mean = mean, .values = mean};
+      agree("kvcompose", kv::eviction{.score = score, .budget = kv::per_lane{9}});
+    }
     kv::critical<kv::snapkv> const critical{.score_of = {.window = 2, .pool = kv::avg_pool{3}}, .first = 0.4};
     agree("critical", kv::eviction{.score = critical, .protect = kv::sinks{1}, .budget = kv::per_lane{9}});
     for (auto const of : {kv::leverage_of::product, kv::leverage_of::mean}) {

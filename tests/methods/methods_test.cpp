@@ -71,6 +71,8 @@ void decides_as_described() {
     reference::row expected;
     if constexpr (requires { Method::scores(policy.score, lane, forced); }) {
       expected = Method::scores(policy.score, lane, forced);  // it ranks those that compete
+    } else if constexpr (requires { Method::scores(policy.score, now.told, as_size(s)); }) {
+      expected = Method::scores(policy.score, now.told, as_size(s));
     } else {
       expected = Method::scores(policy.score, lane);
     }

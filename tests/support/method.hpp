@@ -11,6 +11,7 @@
 //     static constexpr refusal refusals[] = {{spec, error}, ...};         // parameters out of range
 //     static void worked();                                               // its worked numbers
 //                                              or of (scorer, lane, forced) for a scorer that ranks candidates;
+//                                              or of (scorer, all lanes, which) for one that reads others of a layer;
 //                                              empty: rounding decides; NaN: an entry that is forced, of any score
 //     static bool forces(scorer const&, told_of_lane const&, int);        // whether it forces an entry besides
 //     static constexpr double size;                                       // of numbers that cancel in scores; else 1

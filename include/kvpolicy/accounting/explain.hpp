@@ -96,7 +96,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
                                                                  detail::scope_at_once(policy.budget), size));
   auto const bound = static_cast<std::size_t>(in.lanes.capacity);
   auto const segments = static_cast<std::size_t>(kvpolicy::segments(turn.lanes, policy.score.decides));
-  auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, turn.lanes, in.shape));
+  auto const spare = static_cast<std::size_t>(detail::spare_rows_of(policy, turn.lanes, in.shape));
   required made;
   made.plan = segments * bound * (sizeof(float) + sizeof(int)) + spare * bound * sizeof(float) +
               (segments + 1) * sizeof(std::int64_t) + segments * sizeof(int) + detail::epoch_bytes(turn) +

@@ -22,6 +22,7 @@ class erased_allotter {
   [[nodiscard]] virtual bool equals(erased_allotter const& other) const = 0;
   [[nodiscard]] virtual bool compares_layers() const = 0;
   [[nodiscard]] virtual int lane_numbers() const = 0;
+  [[nodiscard]] virtual int spare_rows(lanes const& batch) const = 0;
   [[nodiscard]] virtual std::shared_ptr<erased_allotter const> with_window(int window) const = 0;
 };
 
@@ -48,6 +49,10 @@ class allotter_model final : public erased_allotter_of<Executor> {
   [[nodiscard]] bool compares_layers() const override { return detail::compares_layers(by_); }
   [[nodiscard]] int lane_numbers() const override {
     if constexpr (requires { By::lane_numbers; }) return By::lane_numbers;
+    return 0;
+  }
+  [[nodiscard]] int spare_rows(lanes const& batch) const override {
+    if constexpr (requires { by_.spare_rows(batch); }) return by_.spare_rows(batch);
     return 0;
   }
   [[nodiscard]] std::shared_ptr<erased_allotter const> with_window(int window) const override {

@@ -47,9 +47,10 @@ struct budget_numbers {
   double floor_part = 0;
   int floor_tokens = 0;
   rounding round = rounding::at_least_one;
-  bool held = false;       ///< of a ratio: see `drop_ratio`
-  bool of_seen = false;    ///< in a decision: the ratio is one of the tokens that a sequence has had
-  bool says_lane = false;  ///< print `scope=lane`, because this scorer's budgets are shared unless a spec says so
+  bool held = false;        ///< of a ratio: see `drop_ratio`
+  bool of_seen = false;     ///< in a decision: the ratio is one of the tokens that a sequence has had
+  bool says_lane = false;   ///< print `scope=lane`, because this scorer's budgets are shared unless a spec says so
+  bool says_fixed = false;  ///< print `by=fixed`, for a scorer whose budgets an allotter shares out otherwise
   sharing by = sharing::fixed;
   layer_ramp shares{};             ///< of `by = ramp`
   label table{};                   ///< of `by = table` and `by = importance`: its name
@@ -126,9 +127,9 @@ struct budget_numbers {
 
   friend bool operator==(budget_numbers const& a, budget_numbers const& b) {  // a comparison of tuples compiles slowly
     return a.of == b.of && a.tokens == b.tokens && a.block == b.block && a.drop == b.drop && a.bytes == b.bytes &&
-           a.shared_by == b.shared_by && a.says_lane == b.says_lane && a.floor_part == b.floor_part &&
-           a.floor_tokens == b.floor_tokens && a.round == b.round && a.held == b.held && a.by == b.by &&
-           a.shares == b.shares && a.table == b.table && a.in_table.data == b.in_table.data &&
+           a.shared_by == b.shared_by && a.says_lane == b.says_lane && a.says_fixed == b.says_fixed &&
+           a.floor_part == b.floor_part && a.floor_tokens == b.floor_tokens && a.round == b.round && a.held == b.held &&
+           a.by == b.by && a.shares == b.shares && a.table == b.table && a.in_table.data == b.in_table.data &&
            a.weights.data == b.weights.data && a.least == b.least && a.cap == b.cap;
   }
 };
@@ -203,7 +204,6 @@ struct any_budget : detail::budget_numbers {
   }
 
   static constexpr auto name = "budget";
-
   /// A budget in the policies of one kind of executor.
   template <executor Executor, class Budget>
   [[nodiscard]] static any_budget on(Budget const& from) {
@@ -222,6 +222,7 @@ struct any_budget : detail::budget_numbers {
   [[nodiscard]] bool reads_scores() const { return by == sharing::allotted; }
   /// The numbers of each lane that its allotter reads.
   [[nodiscard]] int lane_numbers() const { return by == sharing::allotted ? sharer.get()->lane_numbers() : 0; }
+  [[nodiscard]] int spare_rows(lanes const& in) const { return sharer.there() ? sharer.get()->spare_rows(in) : 0; }
   [[nodiscard]] bool compares_layers() const {
     return by == sharing::importance || (by == sharing::allotted && sharer.get()->compares_layers());
   }
@@ -285,13 +286,13 @@ namespace detail {
   if (limit.held) text += ", held=true";
   if (limit.shared_by != budget_scope::lane || limit.says_lane) text += ", scope=" + to_string(limit.shared_by);
   text += detail::print_floor(limit.floor_part, limit.floor_tokens);
+  if (limit.says_fixed || limit.by == sharing::seen) text += ", by=" + to_string(limit.by);
   if (limit.by == sharing::ramp) text += detail::print_ramp(limit.shares);
   if (limit.by == sharing::table) text += ", by=table, table=" + to_string(limit.table);
   if (limit.by == sharing::importance) {
     text += ", by=importance, table=" + to_string(limit.table) + ", least=" + to_string(limit.least) +
             ", cap=" + to_string(limit.cap);
   }
-  if (limit.by == sharing::seen) text += ", by=seen";
   if (limit.by == sharing::allotted) text += limit.sharer.spell();
   return text + ")";
 }

@@ -13,6 +13,7 @@
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/map_lanes.hpp>
 #include <kvpolicy/ops/host/select_if.hpp>
+#include <kvpolicy/ops/host/sort_scores.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/scorers/stages/reduce_lanes.hpp>
 #include <string>
@@ -66,10 +67,11 @@ class basic_any_policy
   }
 
  private:
-  /// Of a scorer whose budgets are shared unless a spec says otherwise, a budget says that it is not.
+  /// Of a scorer whose budgets are shared, or shared out, unless a spec says otherwise, a budget says that it is not.
   static any_budget said_by(basic_any_scorer<Executor> const& scorer, any_budget limit) {
     limit.says_lane =
         scorer.facts().shares.has_value() && detail::may_share(limit) && limit.shared_by == budget_scope::lane;
+    limit.says_fixed = scorer.facts().shares_out && detail::may_share(limit);
     return limit;
   }
 };

@@ -5,10 +5,27 @@
 #include <kvpolicy/by_name/attention_systems.hpp>
 #include <kvpolicy/by_name/systems.hpp>
 #include <kvpolicy/parts/moments.hpp>
+#include <kvpolicy/parts/ranks.hpp>
 #include <kvpolicy/scorers/cake.hpp>
+#include <kvpolicy/scorers/kvcompose.hpp>
 #include <kvpolicy/scorers/voted_attention.hpp>
 
 namespace KVPOLICY_NAMESPACE {
+
+namespace detail {
+
+/// Lets the allotter of a system share out a budget, unless the spec says how shares differ, or by=fixed. A system
+/// whose own fields say it as well is refused there.
+template <class System>
+void share_unless_said(System const& of, spec_parts& parts) {
+  bool const is_said = parts.budget != nullptr && budget_argument(*parts.budget, "by") != nullptr;
+  if (parts.limit.by == sharing::fixed && !is_said) return parts.share(of.shares());
+  if (of.shares() == decltype(of.shares()){}) return;
+  refuse_spec(parts.budget->column, parts.budget->name,
+              std::string(System::name) + " says how shares differ, or the budget does");
+}
+
+}  // namespace detail
 
 /// DynamicKV (Zhou et al. 2024, arXiv:2412.14838): SnapKV's scores, and as many entries of each layer as it has among
 /// the best of all layers. The paper estimates the shares again after some layers; here they come in one step.
@@ -105,7 +122,7 @@ struct compress_kv {
 };
 
 /// CAKE (Qin et al. 2025, arXiv:2503.12491): its scores, and shares of layers by the entropy and the variance of their
-/// attention. A spec may say other shares, such as `by=hits`.
+/// attention. A spec may say other shares, such as `by=hits` or `by=fixed`.
 struct cake_with_moments {
   int window = 32;
   pooling pool = avg_pool{5};
@@ -127,15 +144,34 @@ struct cake_with_moments {
   }
   [[nodiscard]] constexpr cake scorer() const { return {window, pool, gamma}; }
   [[nodiscard]] constexpr moments shares() const { return {tau1, tau2, rounding}; }
-  void join(spec_parts& parts) const {
-    bool const is_said = parts.limit.by != sharing::fixed;
-    if (is_said && shares() != moments{}) {
-      detail::refuse_spec(parts.budget->column, parts.budget->name, "cake says how shares differ, or the budget does");
-    }
-    if (!is_said) parts.share(shares());
-  }
+  void join(spec_parts& parts) const { detail::share_unless_said(*this, parts); }
 
   friend bool operator==(cake_with_moments const&, cake_with_moments const&) = default;
+};
+
+/// KVCompose (Akulov et al. 2025, arXiv:2509.05165): its scores, and shares of layers by its composite entries. A spec
+/// may say other shares, such as `by=hits` or `by=fixed`.
+struct kvcompose_with_ranks {
+  reduction rows = reduction::max;
+  reduction group = reduction::mean;
+  bool add_mean = true;
+  bool values = false;
+  bool first_layer = true;
+
+  static constexpr auto name = "kvcompose";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"rows", &kvcompose_with_ranks::rows}, field{"group", &kvcompose_with_ranks::group},
+                       field{"add_mean", &kvcompose_with_ranks::add_mean},
+                       field{"values", &kvcompose_with_ranks::values},
+                       field{"first_layer", &kvcompose_with_ranks::first_layer});
+  }
+  void check(char const* call) const { detail::check_scorer_of(*this, call); }
+  [[nodiscard]] constexpr kvcompose scorer() const { return {rows, group, add_mean, values}; }
+  [[nodiscard]] constexpr ranks shares() const { return {.first_layer = first_layer}; }
+  void join(spec_parts& parts) const { detail::share_unless_said(*this, parts); }
+
+  friend bool operator==(kvcompose_with_ranks const&, kvcompose_with_ranks const&) = default;
 };
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -78,13 +78,14 @@ template <executor Executor = host_executor>
       .add(dynamic_kv{})
       .add(cake_with_moments{})
       .add(finch{});
+  all.add(kvcompose_with_ranks{});
   all.add(cur{}).add(lag_kv{}).add(lazy_layers{}).add(simlayer_kv{});
   all.add(expected_attention{}).add(expected_margin{});
   all.add(kvzap{}).add(attention_gate{}).add(ada_ea{});
   all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{}).add_stage(blocks<full>{});
   all.add_stage(times_norm_by_name<full>{}).add_stage(normalised<full>{}).add_stage(pooled<full>{});
   all.add_stage(noise<full>{}).add_stage(decayed<full>{}).add_stage(mix_by_name<full>{}).add_stage(critical<full>{});
-  all.add(hits{}).add(pooled_share{}).add(moments{});
+  all.add(hits{}).add(pooled_share{}).add(moments{}).add(ranks{});
   all.add_to_admissions(write_gate{}).add_to_admissions(head_table{}).add(quest{}).add(page_gates{});
   return all;
 }

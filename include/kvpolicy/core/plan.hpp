@@ -22,8 +22,8 @@ template <class Executor>
 class plan {
  public:
   /// `batch` is the lanes of all slots. `spare_rows` is the number of extra rows of floats that the policy's scorer
-  /// needs for one turn, `capacity` floats each. `entry_bytes` is the size of K and V of one entry of one lane. `turn`
-  /// is how much the plan decides about at once; by default that is the whole batch.
+  /// and the allotter of its budget need for one turn, `capacity` floats each. `entry_bytes` is the size of K and V of
+  /// one entry of one lane. `turn` is how much the plan decides about at once; by default that is the whole batch.
   plan(Executor& exec, kvpolicy::lanes const& batch, granularity decides, int spare_rows = 0,
        std::int64_t entry_bytes = 0, detail::turn_size const& turn = {})
       : turn_(turn.sequences > 0 ? turn : detail::turn_size{batch.sequences, batch.layers()}),

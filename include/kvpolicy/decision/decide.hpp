@@ -92,8 +92,12 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet const&
     });
     return keep;
   };
+  float* const spare =
+      scores.spare == nullptr
+          ? nullptr
+          : scores.spare + std::int64_t{spare_rows(policy.score, scores.lanes, model)} * scores.lanes.capacity;
   auto const limit =
-      allotted(exec, of.limit(model, into.entry_bytes()), all_signals, scores, into.shares(), count_kept);
+      allotted(exec, of.limit(model, into.entry_bytes()), all_signals, scores, into.shares(), spare, count_kept);
   with_rule(policy, all_signals, limit, [&](auto const& rule) {
     if constexpr (may_rank_candidates<score_type>) {
       if (of.scorer.ranks_candidates) {

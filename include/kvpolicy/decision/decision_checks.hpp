@@ -93,6 +93,12 @@ void refuse_pool_of_ranks(char const* call, Executor const& exec, resolved<Polic
   });
 }
 
+/// The rows of floats that a policy's scorer needs, and behind them those of its budget's allotter.
+template <class Policy>
+[[nodiscard]] int spare_rows_of(Policy const& policy, lanes const& batch, shape const& model) {
+  return spare_rows(policy.score, batch, model) + spare_rows_of_budget(policy.budget, batch);
+}
+
 /// Checks that the plan was made for this policy, and that lanes can share the budget in the budget's scope.
 template <executor Executor, class Policy>
 void check_plan(char const* call, Executor const& exec, resolved<Policy> const& of, lanes const& batch,
@@ -108,7 +114,7 @@ void check_plan(char const* call, Executor const& exec, resolved<Policy> const& 
         return "the plan decides about " + std::to_string(into.segments()) +
                " at once: evict decides about more in turns";
       });
-  expects(spare_rows(policy.score, batch, model) <= into.spare_rows(), call, "plan",
+  expects(spare_rows_of(policy, batch, model) <= into.spare_rows(), call, "plan",
           "without the spare rows that this policy needs", "make_plan makes it for the policy that decides");
   expects(!of.allots || into.allots(), call, "plan", "without room for shares",
           "make_plan makes it for the policy that decides");

@@ -61,8 +61,9 @@ template <executor Executor, class Policy, class First, class... Appliers>
 ///   scratch memory is reserved now. Later calls then allocate nothing while no count exceeds the bound; `apply` with
 ///   an applier that was not listed here reserves its scratch at the call.
 /// - throws: as `make_state`.
-/// - memory: 8 bytes x segments x bound, and 4 bytes x bound for each row that the scorer needs beside its scores; 4
-///   bytes x lanes if the budget allots shares, and as many if entries stay or go in blocks or a part of them goes.
+/// - memory: 8 bytes x segments x bound, and 4 bytes x bound for each row that the scorer needs beside its scores
+///   and the budget's allotter beside them; 4 bytes x lanes if the budget allots shares, and as many if entries stay or
+///   go in blocks or a part of them goes.
 template <executor Executor, entry_decision Policy, class... Appliers>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in, at_once const& size,
                                        Appliers const&...) {
@@ -74,7 +75,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
   turn.lanes = detail::first_turn(in.lanes, most);
   exec.reserve(detail::scratch_to_decide<backend>(policy, in.shape, turn.lanes));
   exec.reserve(detail::scratch_to_apply<backend, Appliers...>(turn));
-  plan<Executor> made(exec, in.lanes, policy.score.decides, detail::spare_rows(policy.score, turn.lanes, in.shape),
+  plan<Executor> made(exec, in.lanes, policy.score.decides, detail::spare_rows_of(policy, turn.lanes, in.shape),
                       entry_bytes(in), most);
   detail::visit_kinds_of_rows_of_scorer(
       policy.score, [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.capacity); });

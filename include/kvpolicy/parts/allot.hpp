@@ -50,6 +50,7 @@ class allotting {
  public:
   score_view scores{};      ///< of all entries, as the scorer wrote them
   average_share average{};  ///< what is shared out
+  float* spare = nullptr;   ///< memory of the plan: as many rows as the allotter's `spare_rows` says
 
   /// How many entries each lane would keep if the lanes of `scope` shared the budget, and each were sure of
   /// `least`. Forced entries count. The numbers are in memory of the plan until the next call, or until the
@@ -71,6 +72,7 @@ class allotting {
 /// - `compares_layers()`: true if a lane's share depends on lanes of other layers, so that all layers decide at once.
 /// - `with_window(w)`: the same allotter where the scorer forces the last w entries of every lane.
 /// - `lane_numbers`: how many numbers of each lane it reads that the scorer computes: see `numbers_of_lanes`.
+/// - `spare_rows(lanes)`: how many rows of floats it needs, `capacity` floats each.
 template <class A>
 concept allotter = std::regular<A> && described<A> && detail::hook::budget_allot::names<A> && !budget<A>;
 
@@ -118,6 +120,16 @@ constexpr bool compares_layers([[maybe_unused]] Budget const& limit) {
   }
 }
 
+/// The rows of floats that the allotter of a budget needs.
+template <class Budget>
+constexpr int spare_rows_of_budget([[maybe_unused]] Budget const& limit, [[maybe_unused]] lanes const& batch) {
+  if constexpr (requires { limit.spare_rows(batch); }) {
+    return limit.spare_rows(batch);
+  } else {
+    return 0;
+  }
+}
+
 /// The lanes that must be in one decision because of a budget.
 template <class Budget>
 constexpr budget_scope scope_at_once(Budget const& limit) {
@@ -140,10 +152,11 @@ struct allotted_budget {
 template <class Executor, class Budget, class CountKept>
 class allotting_by final : public allotting<Executor> {
  public:
-  allotting_by(Budget const& limit, CountKept const& count_kept, score_view const& of)
+  allotting_by(Budget const& limit, CountKept const& count_kept, score_view const& of, float* memory)
       : limit_(limit), count_kept_(count_kept) {
     this->scores = of;
     this->average = limit.average(of.lanes);
+    this->spare = memory;
   }
   [[nodiscard]] kept_of_lanes kept(budget_scope scope, sure_part least, forced_by forced) override {
     return {count_kept_(limit_.pooled(scope, least), forced)};
@@ -155,14 +168,14 @@ class allotting_by final : public allotting<Executor> {
 };
 
 /// The budget that a decision reads: `limit`, or the shares that it allots now. `shares` is memory for a number of each
-/// lane.
+/// lane, and `spare` has the rows of the budget's allotter.
 template <class Executor, class Budget, class SignalSet, class CountKept>
 auto allotted(Executor& exec, Budget const& limit, SignalSet const& in, score_view const& scores,
-              by_lane<int> const& shares, [[maybe_unused]] CountKept const& count_kept) {
+              by_lane<int> const& shares, [[maybe_unused]] float* spare, [[maybe_unused]] CountKept const& count_kept) {
   if constexpr (may_allot<Budget>) {
     if (!limit.is_allotted()) return limit;
     if constexpr (shares_out<Budget>) {
-      allotting_by<Executor, Budget, CountKept> of(limit, count_kept, scores);
+      allotting_by<Executor, Budget, CountKept> of(limit, count_kept, scores, spare);
       limit.share_out(exec, in, of, shares);
     } else {
       limit.allot(exec, in, scores, shares);

@@ -119,6 +119,10 @@ struct shared_out {
     if constexpr (requires { By::lane_numbers; }) return By::lane_numbers;
     return 0;
   }
+  [[nodiscard]] constexpr int spare_rows(lanes const& batch) const {
+    if constexpr (requires { by.spare_rows(batch); }) return by.spare_rows(batch);
+    return 0;
+  }
   [[nodiscard]] static constexpr bool differs_by_layer() { return true; }
   [[nodiscard]] constexpr bool compares_layers() const { return detail::compares_layers(by); }
   [[nodiscard]] constexpr average_share average(lanes const& batch) const { return {tokens, {}, false, false, batch}; }

@@ -38,6 +38,7 @@ struct cake {
   static constexpr granularity decides = granularity::lane;
   static constexpr phase when = phase::prefill;
   static constexpr int lane_numbers = moments::lane_numbers;
+  static constexpr bool shares_out = true;
 
   void check(char const* call) const {
     expects(window >= 2, call, "cake.window", window, "a variance is one of at least two rows");

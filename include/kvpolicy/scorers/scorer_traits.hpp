@@ -124,6 +124,7 @@ struct scorer_facts {
   bool ranks_again = false;              ///< of blocks: see `ranks_again`
   int block = 0;                         ///< entries that stay or go as one: see `has_blocks`; 0: each alone
   int lane_numbers = 0;                  ///< numbers of each lane that it leaves for an allotter
+  bool shares_out = false;               ///< in specs an allotter shares its budgets out, unless they say by=fixed
 };
 
 template <class Score>
@@ -140,6 +141,7 @@ constexpr scorer_facts facts_of(Score const& score) {
       made.ranks_candidates = detail::ranks_candidates<Score>;
       made.safe_across_ranks = score.decides == granularity::lane;  // lanes that decide together must reduce
       if constexpr (requires { Score::lane_numbers; }) made.lane_numbers = Score::lane_numbers;
+      if constexpr (requires { Score::shares_out; }) made.shares_out = Score::shares_out;
     }
     made.any_order = reads_any_order<Score>;
     if constexpr (requires { score.safe_across_ranks(); }) made.safe_across_ranks = score.safe_across_ranks();

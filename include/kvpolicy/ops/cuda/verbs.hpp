@@ -54,6 +54,7 @@
 #include <kvpolicy/ops/cuda/row_stats.hpp>
 #include <kvpolicy/ops/cuda/select_if.hpp>
 #include <kvpolicy/ops/cuda/similarity.hpp>
+#include <kvpolicy/ops/cuda/sort_scores.hpp>
 #include <kvpolicy/ops/cuda/span_attention.hpp>
 #include <kvpolicy/ops/cuda/top_k.hpp>
 #include <kvpolicy/ops/cuda/units.hpp>
