@@ -4,12 +4,14 @@
 // products of the same rows.
 #include <kvpolicy/ops/future_queries.hpp>
 #include <kvpolicy/ops/host/add_shares.hpp>
+#include <kvpolicy/ops/host/attention_moments.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
 #include <kvpolicy/ops/host/lag_spread.hpp>
 #include <kvpolicy/ops/host/quadratic_form.hpp>
 #include <kvpolicy/ops/host/query_moments.hpp>
 #include <kvpolicy/ops/host/row_stats.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
+#include <kvpolicy/ops/host/sort_scores.hpp>
 #include <kvpolicy/ops/logits.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
 #include <kvpolicy/ops/normalise.hpp>
@@ -199,6 +201,55 @@ void visit_attention(benchmark::State& state) {
 BENCHMARK(visit_attention)
     ->ArgNames({"entries", "element", "threads"})
     ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// Means, variances and entropies of 32 rows of all query heads, against the plain mass of the same rows.
+void attention_moments(benchmark::State& state) {
+  fixture on(state, 32);
+  on.exec.reserve(kv::implementation<kv::ops::attention_moments_t, kv::host>::scratch(bench::one_layer, on.entries));
+  kv::query_view const rows = on.queries.view(false);
+  std::vector<float> more(2 * on.values.size());
+  auto const table = [&](std::size_t i) {
+    float* const first = more.data() + i * on.values.size();
+    return kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, first, on.entries).rows;
+  };
+  kv::moment_rows const to{table(0), table(1)};
+  auto const taken = bench::in_turn(
+      state,
+      [&] {
+        for (int h = 0; h < bench::one_layer.group(); ++h) {
+          kv::ops::attention_moments(on.exec, kv::keys_of(on.cache), rows,
+                                     {.head = h, .gamma = 200, .accumulate = h > 0}, to, on.scores);
+        }
+      },
+      [&] { kv::ops::compute_attention_mass(on.exec, kv::keys_of(on.cache), rows, {}, on.scores); });
+  state.counters["over_mass"] = taken.ratio(0, 1);
+  state.counters["verb_us"] = 1e6 * taken.least(0);
+}
+BENCHMARK(attention_moments)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// A copy of scores that is put in order, against the copy alone.
+void sort_scores(benchmark::State& state) {
+  fixture on(state, 1);
+  std::vector<float> from(on.values.size());
+  bench::noise some(5);
+  for (float& each : from) each = some.uniform();
+  auto const copy = [&] { std::copy(from.begin(), from.end(), on.values.begin()); };
+  auto const sorted = [&] {
+    copy();
+    kv::ops::sort_scores(on.exec, on.scores);
+  };
+  auto const taken = bench::in_turn(state, sorted, copy);
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(sort_scores)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0}, {1, 2}})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 
