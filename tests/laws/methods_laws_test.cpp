@@ -197,4 +197,28 @@ TEST_SUITE("laws/methods") {
     CHECK(gone > 0);
     CHECK(parted <= cases / 20);
   }
+
+  TEST_CASE("cake without variances has the scores of snapkv's mean, over a prompt") {
+    holds("random lanes", 100, [] {
+      kv::cake const score{.window = *rc::gen::inRange(2, 9),
+                           .pool = *rc::gen::element<kv::pooling>(kv::no_pool{}, kv::avg_pool{5}),
+                           .gamma = 0};
+      kv::per_lane const budget{*rc::gen::inRange(0, 30)};
+      kv::snapkv const mean{score.window, score.pool, kv::reduction::mean, kv::reduction::mean};
+      kv::eviction const one{.score = score, .budget = budget};
+      kv::eviction const other{.score = mean, .budget = budget};
+      serve_both(one, other, *rc::gen::inRange(1, 40), 0, [&](auto& a, auto& b) {
+        for (int s = 0; s < told_lanes::lanes; ++s) {
+          reference::row expected = as_row(b.scores(s));
+          std::vector<float> found = a.scores(s);
+          auto const prefix = as_size(std::max(0, a.count(s) - score.window));
+          expected.resize(prefix), found.resize(prefix);
+          comparison const result = compare(found, expected);
+          RC_LOG() << "lane " << s << ", " << result << '\n';
+          RC_ASSERT(result.same);
+        }
+        return true;
+      });
+    });
+  }
 }

@@ -125,6 +125,52 @@ struct front_loaded {
   [[maybe_unused]] friend bool operator==(front_loaded const&, front_loaded const&) = default;
 };
 
+/// What a decision shows of layers of one lane, whose scorer has left numbers.
+struct shown_numbers final : kv::allotting<kv::host_executor> {
+  shown_numbers(kv::lanes const& batch, float* numbers, int tokens) {
+    scores.lanes = batch;
+    scores.spare = numbers;
+    average.tokens = tokens;
+  }
+  [[nodiscard]] kv::kept_of_lanes kept(kv::budget_scope, kv::sure_part, kv::forced_by) override { return {}; }
+};
+
+/// The shares of layers with so many entries. It writes the layers' preferences beside their numbers.
+std::vector<int> shares_by(kv::moments const& by, std::vector<float>& numbers, int layers, int entries, int tokens) {
+  std::vector<int> counts(1, entries), positions(as_size(entries), 0), shares(as_size(layers));
+  kv::lanes batch{.sequences = 1, .heads = 1};
+  batch.layer_end = layers;
+  batch.capacity = entries;
+  batch.count = {counts.data()};
+  batch.position = {positions.data()};
+  kv::host_executor exec{1};
+  shown_numbers of(batch, numbers.data(), tokens);
+  by.allot(exec, of, kv::by_lane<int>{shares.data(), 0, 1, 0});
+  return shares;
+}
+
+/// Real shares in proportion to weights, of which none is above `most`: what is above goes to the others likewise.
+std::vector<double> filled(std::vector<double> const& weights, double total, double most) {
+  std::vector<double> x(weights.size(), most);
+  if (most * static_cast<double>(weights.size()) <= total) return x;
+  std::vector<bool> full(weights.size(), false);
+  for (bool changed = true; changed;) {
+    double sum = 0, left = total, open = 0;
+    for (std::size_t l = 0; l < weights.size(); ++l) {
+      if (full[l]) left -= most;
+      if (!full[l]) sum += weights[l], ++open;
+    }
+    changed = false;
+    for (std::size_t l = 0; l < weights.size(); ++l) {
+      if (!full[l]) x[l] = sum > 0 ? left * weights[l] / sum : left / open;
+    }
+    for (std::size_t l = 0; l < weights.size(); ++l) {
+      if (!full[l] && x[l] > most) x[l] = most, full[l] = changed = true;
+    }
+  }
+  return x;
+}
+
 /// A ratio as a budget in text: 1 - 0.5 and the like are exact.
 int part(int tokens, int of_sixteen) { return tokens * of_sixteen / 16; }
 
@@ -268,13 +314,13 @@ TEST_SUITE("parts/allot") {
         for (int e = 0; e < bound; ++e) {
           double const norm = random.below(32) / 8.0;
           lanes.cache.write(of::keys, lanes.cache.lane_at(i), e, {norm, 0, 0, 0});
-          if (e < bound - forced) competing.push_back({-norm, i});
+          competing.push_back({-norm, i});  // what is only protected competes, too
         }
       }
       std::sort(competing.begin(), competing.end(), [](place const& a, place const& b) {
         return a.score != b.score ? a.score > b.score : a.lane < b.lane;
       });
-      std::int64_t const all = std::int64_t{layers} * heads * std::max(0, tokens - forced);
+      std::int64_t const all = std::int64_t{layers} * heads * tokens;
       std::vector<double> hits(as_size(layers), 0);
       std::int64_t taken = 0;
       for (place const& each : competing) {
@@ -285,13 +331,12 @@ TEST_SUITE("parts/allot") {
       auto const [kept, shares] = lanes.kept(policy);
       std::int64_t sum = 0;
       for (int i = 0; i < layers * heads; ++i) {
-        double const share = forced + hits[as_size(i / heads)];
+        double const share = hits[as_size(i / heads)];
         RC_ASSERT(std::abs(shares[as_size(i)] - share) < 1);
-        RC_ASSERT(kept[as_size(i)] == std::min(shares[as_size(i)], bound));
+        RC_ASSERT(kept[as_size(i)] == std::min(std::max(shares[as_size(i)], forced), bound));
         if (i % heads == 0) sum += shares[as_size(i)];
       }
-      RC_ASSERT(sum ==
-                std::min<std::int64_t>(std::int64_t{layers} * std::max(tokens, forced), std::int64_t{layers} * bound));
+      RC_ASSERT(sum == std::int64_t{layers} * std::min(tokens, bound));
       auto const named =
           kv::parse("knorm | recent(" + std::to_string(window) + ") | budget(" + std::to_string(tokens) + ", by=hits)");
       RC_ASSERT(lanes.kept(named) == lanes.kept(policy));
@@ -332,6 +377,43 @@ TEST_SUITE("parts/allot") {
       kv::any_policy const erased(policy);
       RC_ASSERT(lanes.kept(erased) == lanes.kept(policy));
       RC_ASSERT(kv::parse(kv::to_string(erased)) == erased);
+    });
+  }
+
+  TEST_CASE("moments: shares add up, none exceeds its entries, and a cascade over the layers ends with one shot") {
+    holds("any statistics", 10000, [] {
+      int const layers = *rc::gen::inRange(1, 9);
+      int const entries = *rc::gen::inRange(1, 300);
+      int const window = *rc::gen::inRange(0, 40);
+      int const tokens = *rc::gen::inRange(0, entries + 2);
+      kv::moments const by{
+          .tau1 = *rc::gen::element(1.0, 1.6, 0.5), .tau2 = *rc::gen::element(1.0, 0.4), .window = window};
+      std::vector<float> numbers;
+      for (int l = 0; l < layers; ++l) {
+        numbers.push_back(static_cast<float>(*rc::gen::inRange(0, 1000)) / 64);
+        numbers.push_back(static_cast<float>(*rc::gen::element(0, 1, 7, 100, 900)) / 1e4f);
+        numbers.push_back(0);
+      }
+      std::vector<int> const one_shot = shares_by(by, numbers, layers, entries, tokens);
+      std::int64_t sum = 0;
+      for (int const share : one_shot) {
+        RC_ASSERT(share >= std::min(window, entries));
+        RC_ASSERT(share <= entries);
+        sum += share;
+      }
+      std::int64_t const all = std::int64_t{layers} * std::max(tokens, std::min(window, entries));
+      RC_ASSERT(sum == std::min(all, std::int64_t{layers} * entries));
+      // Layers come one by one, and each is cut to what it may have among those that are there: never below the end.
+      for (int there = 1; there < layers; ++there) {
+        std::vector<double> weights;
+        for (int l = 0; l < there; ++l) weights.push_back(static_cast<double>(numbers[as_size(3 * l + 2)]));
+        std::int64_t const free = std::int64_t{layers} * std::max(0, tokens - std::min(window, entries));
+        std::vector<double> const x = filled(weights, static_cast<double>(free), entries - std::min(window, entries));
+        for (int l = 0; l < there; ++l) {
+          int const left = std::min(window, entries) + static_cast<int>(std::ceil(x[as_size(l)] - 1e-9));
+          RC_ASSERT(left >= one_shot[as_size(l)]);
+        }
+      }
     });
   }
 
