@@ -98,7 +98,13 @@ inline std::string rows_of_spec::named_in(std::string const& spec, registry cons
   return {};
 }
 
-/// Where the prompt ends and the classes of tokens, by position, which the parts `prompt` and `marks` of a spec read.
+/// True for a system or a scorer that goes by the classes of tokens.
+[[nodiscard]] inline bool goes_by_classes(std::string_view name) {
+  return name == kv::fastgen::name || name == kv::cheapest_recipe::name;
+}
+
+/// Where the prompt ends and the classes of tokens, by position, which the parts `prompt` and `marks` of a spec read,
+/// and FastGen.
 class token_tables {
  public:
   /// Gives a registry those that a spec reads, and refuses a spec that reads one that the trace does not have. They
@@ -107,7 +113,7 @@ class token_tables {
     for (kv::spec_section const& each : kv::split_sections(spec)) {
       for (kv::spec_part const& part : each.parts) {
         if (part.name == kv::prompt::name) join_prompt(known, of);
-        if (part.name == kv::marks::name) join_classes(known, of);
+        if (goes_by_classes(part.name) || part.name == kv::marks::name) join_classes(known, of, part.name);
       }
     }
   }
@@ -124,9 +130,9 @@ class token_tables {
     prompt_end_ = entries == 0 ? 0 : of.positions[size(entries - 1)] + 1;
     known.table("prompt_end", kv::by_lane<int const>{&prompt_end_});
   }
-  void join_classes(registry& known, trace const& of) {
-    expect_host(kv::marks::name);
-    if (of.token_class.empty()) refuse("token_class", "missing", "marks protects by it");
+  void join_classes(registry& known, trace const& of, std::string_view by) {
+    expect_host(by);
+    if (of.token_class.empty()) refuse("token_class", "missing", std::string(by) + " goes by it");
     if (of.positions.back() >= 2LL * of.entries() + (1 << 20)) {
       refuse("positions", std::to_string(of.positions.back()), "a row of classes would be far longer than the trace");
     }

@@ -111,7 +111,8 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   std::optional<pruned_shares> shares;
   if (shared) shares.emplace(of, with, kv::to_string(shared->table));
   token_tables tokens;
-  if (!with.spec.empty() || asked.keeps_prompt) tokens.join(known, of, with.spec.empty() ? spec.text() : with.spec);
+  bool const reads_tokens = asked.keeps_prompt || goes_by_classes(with.policy);
+  if (!with.spec.empty() || reads_tokens) tokens.join(known, of, with.spec.empty() ? spec.text() : with.spec);
   std::string const important = importance_in(with.spec.empty() ? spec.text() : with.spec, of);
   std::optional<head_numbers> importance;
   if (!important.empty()) importance.emplace(of, important, table_of::layers);

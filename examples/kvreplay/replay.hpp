@@ -64,6 +64,7 @@ class replay {
     }
     journal_->close();
     if (policy_.score.name_inside() == kv::lazy_layers::name) note_recipes();
+    if (!found_.recipe.empty()) found_.scores.clear();  // they say no more
     found_.stats.logical_kept += std::int64_t{arrived_since_} * memory_.lanes();
     found_.stats.attended_length += std::int64_t{arrived_since_} * memory_.lanes();
     return found_;
@@ -136,6 +137,7 @@ class replay {
       decide(in);
       journal_->note(exec_, plan_, -1);
       note_shares(in.lanes);
+      if (policy_.score.name_inside() == kv::cheapest_recipe::name) note_recipes(in.lanes);
       if (!deferred()) apply();
       if (end < layers || !deferred()) step(end, layers);
       begin = end;
@@ -170,13 +172,20 @@ class replay {
     }
   }
 
-  /// Notes which segments are lazy: they have dropped entries. Scores say no more, and are not part of the result.
+  /// Notes the recipe of each lane, which the scores of what it keeps say.
+  void note_recipes(kv::lanes const& batch) {
+    kv::score_view const scores = plan_.scores(batch);
+    for (int s = 0; s < scores.segments(); ++s) {
+      float const* const row = scores.row(s);
+      found_.recipe.push_back(std::max(0, static_cast<int>(*std::max_element(row, row + trace_.entries())) - 1));
+    }
+  }
+  /// Notes which segments are lazy: they have dropped entries.
   void note_recipes() {
     for (int s = 0; s < found_.segments; ++s) {
       std::int64_t const kept = found_.keep.offsets[size(s) + 1] - found_.keep.offsets[size(s)];
       found_.recipe.push_back(kept < trace_.entries() ? 1 : 0);
     }
-    found_.scores.clear();
   }
 
   template <class Step>

@@ -59,9 +59,8 @@ struct results {
   std::vector<float> scores;         ///< [segments][entries or pages]; empty if nothing was ranked
   std::vector<float> statistics;     ///< [layers, 3] of `by=moments`: entropy, variance, preference; or empty
   std::vector<std::int64_t> shares;  ///< [segments]; empty unless the budget was allotted and something is dropped
-  std::vector<std::int64_t>
-      recipe;                 ///< [segments]: 1 for a lazy layer, which dropped entries; empty unless SimLayerKV's
-  std::vector<float> memory;  ///< [L][Hq][D], the query memory after the last turn; empty if there is none
+  std::vector<std::int64_t> recipe;  ///< [segments]: FastGen's, or SimLayerKV's, 1 for a lazy layer; else empty
+  std::vector<float> memory;         ///< [L][Hq][D], the query memory after the last turn; empty if there is none
   std::vector<std::int64_t> events;  ///< (step, segment, ordinal)
   std::vector<float> output;         ///< [L][Hq][Dv]
   int segments = 0;

@@ -157,6 +157,7 @@
 #include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/admitted_attention.hpp>
 #include <kvpolicy/scorers/cake.hpp>
+#include <kvpolicy/scorers/cheapest_recipe.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>

@@ -57,6 +57,7 @@ kv::registry with_mine() {
   kv::registry known = kv::shipped().add(every_nth{}).add(less_by_layer{}).add(below{}).add(at_even{});
   known.table("lu_kv", kv::by_lane<int const>{shares, 0, 2, 1});
   known.table("other", kv::by_lane<int const>{shares, 0, 2, 1});
+  known.table("token_class", kv::by_lane<int const>{shares});
   known.table("weights", kv::by_lane<float const>{importance, 0, 1, 0});
   known.table("q_filters", kv::rows_of_heads{{importance, 0, 0, 0}, 2});
   known.table("thresholds", kv::rows_of_heads{{importance, 0, 0, 0}, 2});

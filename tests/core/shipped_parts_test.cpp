@@ -21,6 +21,7 @@ static_assert(scorer<full>);
 static_assert(scorer<h2o>);
 static_assert(scorer<head_table>);
 static_assert(scorer<cake>);
+static_assert(scorer<cheapest_recipe>);
 static_assert(scorer<finch>);
 static_assert(scorer<intent_kv>);
 static_assert(scorer<knorm>);

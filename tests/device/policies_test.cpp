@@ -171,6 +171,13 @@ TEST_SUITE("device/policies") {
     agree("lag_kv", kv::eviction{.score = kv::lag_kv{.lag = 4, .sinks = 1}, .budget = kv::per_lane{12}});
     kv::lazy_layers const ends{.threshold = 0.3f, .initial = 1, .recent = 5};
     agree("lazy_layers", kv::eviction{.score = ends, .budget = kv::per_lane{9}});
+    static std::vector<int> const classes = [] {
+      std::vector<int> of(10000);
+      for (std::size_t i = 0; i < of.size(); ++i) of[i] = static_cast<int>(i % 7);
+      return of;
+    }();
+    kv::cheapest_recipe const recipe{.recover = 0.7, .recent = 0.2, .frequent = 0.2, .classes = {classes.data()}};
+    agree("cheapest_recipe", kv::eviction{.score = recipe, .budget = kv::per_lane{9}});
     kv::normalised const ranked{.score_of = kv::knorm{}, .how = kv::normalising::rank, .block = 4};
     agree("ranks", kv::eviction{.score = ranked, .protect = kv::sinks{1}, .budget = kv::per_lane{8}});
     agree("recency", kv::eviction{.score = kv::recency{}, .protect = kv::sinks{2}, .budget = kv::per_lane{7}});

@@ -51,6 +51,7 @@ class Page(Runs):
         stored["query_model.radius"] = ("F32", dice.uniform(1, 2, (3, 4, 4)).astype(np.float32))
         stored["output_projection"] = ("F32", dice.normal(0, 1, (3, 16, 32)).astype(np.float32))
         stored["query_rows"] = ("F32", dice.normal(0, 1, (3, 4, 8, 8)).astype(np.float32))
+        stored["token_class"] = ("I32", dice.integers(0, 4, ENTRIES).astype(np.int32))
         stored["query_positions"] = ("I32", np.arange(ENTRIES, ENTRIES + 8, dtype=np.int32))
         stored["row_begin"], stored["row_end"] = ("I32", np.zeros(8, np.int32)), ("I32", np.full(8, ENTRIES, np.int32))
         stored["stale_begin"], stored["stale_end"] = ("I32", np.array([100], np.int32)), ("I32", np.array([300], np.int32))

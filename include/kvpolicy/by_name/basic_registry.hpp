@@ -165,7 +165,7 @@ class basic_registry {
   /// Gives a name to a table of shares, one for each lane of a sequence, in the executor's memory. Budgets
   /// `by=table, table=NAME` of specs that are parsed later read it, also in decisions. Two names are of other tables:
   /// "prompt_end", the end of each sequence's prompt, which the part `prompt` reads, and "token_class", a row of each
-  /// sequence with the class of every position, which `marks` reads.
+  /// sequence with the class of every position, which `marks` and `fastgen` read.
   /// - throws: `invalid_argument` if no spec can say the name.
   basic_registry& table(std::string const& name, by_lane<int const> shares) {
     parts_.expect_table_name(name);
@@ -280,7 +280,8 @@ class basic_registry {
       detail::refuse_spec(puts.column, puts.name, name_of(with.pick) + " has no places");
     }
     if ((keeps_all || picks_alone) && with.budget == nullptr) limit = unlimited{};
-    if (limit.differs_by_layer() && score.decides == granularity::sequence) {
+    bool const differs = limit.differs_by_layer() || !with.shared_by.empty();
+    if (differs && score.decides == granularity::sequence) {
       spec_argument const* const by = said("by");
       detail::refuse_spec(by != nullptr ? by->value_column : says.column, by != nullptr ? by->value : says.name,
                           "layers that decide together have one budget");

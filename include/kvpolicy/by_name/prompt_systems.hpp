@@ -7,6 +7,7 @@
 #include <kvpolicy/parts/moments.hpp>
 #include <kvpolicy/parts/ranks.hpp>
 #include <kvpolicy/scorers/cake.hpp>
+#include <kvpolicy/scorers/cheapest_recipe.hpp>
 #include <kvpolicy/scorers/kvcompose.hpp>
 #include <kvpolicy/scorers/voted_attention.hpp>
 
@@ -172,6 +173,28 @@ struct kvcompose_with_ranks {
   void join(spec_parts& parts) const { detail::share_unless_said(*this, parts); }
 
   friend bool operator==(kvcompose_with_ranks const&, kvcompose_with_ranks const&) = default;
+};
+
+/// FastGen (Ge et al. 2023, arXiv:2310.01801): each lane keeps what the cheapest recipe keeps that has enough of its
+/// attention. There is no budget.
+struct fastgen {
+  double recover = 0.95;  ///< the part of the attention
+  double recent = 0.3;    ///< parts of the entries
+  double frequent = 0.3;
+  by_lane<int const> classes{};  ///< of tokens: the table "token_class"
+
+  static constexpr auto name = "fastgen";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"recover", &fastgen::recover}, field{"recent", &fastgen::recent},
+                       field{"frequent", &fastgen::frequent});
+  }
+  void use_classes(by_lane<int const> const& of) { classes = of; }
+  void check(char const* call) const { detail::check_scorer_of(*this, call); }
+  [[nodiscard]] constexpr cheapest_recipe scorer() const { return {recover, recent, frequent, classes}; }
+  void join(spec_parts& parts) const { parts.pick = at_least{0.5f}; }
+
+  friend bool operator==(fastgen const& a, fastgen const& b) { return a.scorer() == b.scorer(); }
 };
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -174,7 +174,7 @@ class registered_parts {
     return made;
   }
 
-  /// A scorer or a system with the fields that a part sets, and the table that it names.
+  /// A scorer or a system with the fields that a part sets, the table that it names, and the classes of tokens.
   template <class Score>
   [[nodiscard]] Score read(Score score, spec_part const& from) const {
     if constexpr (!reads_a_table<Score>) {
@@ -187,6 +187,10 @@ class registered_parts {
       set_fields(with, from);
       score.table = with.table;
       name_table(score, from, argument_of<table_argument>(from, "table"));
+    }
+    if constexpr (requires { score.use_classes(others.token_class); }) {
+      expect_table(others.token_class, from, "token_class");
+      score.use_classes(others.token_class);
     }
     check_parsed(score, from.column);
     return score;

@@ -78,7 +78,7 @@ template <executor Executor = host_executor>
       .add(dynamic_kv{})
       .add(cake_with_moments{})
       .add(finch{});
-  all.add(kvcompose_with_ranks{});
+  all.add(kvcompose_with_ranks{}).add(cheapest_recipe{}).add(fastgen{});
   all.add(cur{}).add(lag_kv{}).add(lazy_layers{}).add(simlayer_kv{});
   all.add(expected_attention{}).add(expected_margin{});
   all.add(kvzap{}).add(attention_gate{}).add(ada_ea{});
