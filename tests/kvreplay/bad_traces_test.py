@@ -176,6 +176,7 @@ class BadTraces(Runs):
                 there = {**good(), "output_projection": ("F32", filled("LEO"))}
                 tensors = {name: one for name, one in there.items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
                 tensors["table.q_filters"], tensors["table.thresholds"] = ("F32", filled("LKD")), ("F32", filled("LQ"))
+                tensors["table.voters"] = ("F32", filled("LQ"))
                 tensors["token_class"] = ("I32", [0] * EXTENT["N"])
                 if policy["modes"] == ["decode"]:
                     del tensors["attention_mass"]  # while decoding there is none of all rows

@@ -104,6 +104,8 @@ class Spec(admission_test.Admission):
         for spec in ("evict: snapkv(window=32, pool=max:7) | budget(20, by=ramp, beta=20)",
                      "evict: expected_attention(future=0, epsilon=0.02) | recent(1) | budget(20)",
                      "evict: expected_margin(thresholds=mine) | budget(20)",
+                     "evict: cake(window=8, gamma=200) | budget(20, by=moments, tau1=1.6, tau2=0.4) | when(layer)",
+                     "evict: snapkv(window=8) | budget(20, by=hits)",
                      "admit: expected_margin(true, mine) | sinks(4) | window(8) | at_least(0, strict=true)",
                      "evict: carried(name=fast_kvzip) | safe(sinks=4, recent=8) | budget(20, scope=global)",
                      "evict: carried(name=surprise) | sinks(4) | put_first(tokens=10, then=recency) | budget(20) | when(turn)",
@@ -119,7 +121,6 @@ class Spec(admission_test.Admission):
             text = text if spec.startswith("evict") else "admit: " + text
             self.assertEqual(self.by_spec(text), first, text)
         for spec, missing in (
-            ("evict: cake(window=32, gamma=200) | budget(1024, by=moments, tau1=1.6, tau2=0.4) | when(layer)", "cake"),
             ("evict: tri_attention | prompt | budget(4096) | over_budget(127)", "prompt_end"),
             ("evict: lu_kv | budget(12)", "lu_kv"),
         ):

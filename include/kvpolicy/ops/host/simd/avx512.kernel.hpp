@@ -177,8 +177,11 @@ KVPOLICY_OP floats truncate(floats a) {
 }
 KVPOLICY_OP floats to_floats(floats a) { return a; }
 KVPOLICY_OP floats split_power(floats a, floats& exponent) {
-  exponent = {_mm512_maskz_getexp_ps(0xFFFF, a.raw)};
-  return {_mm512_maskz_getmant_ps(0xFFFF, a.raw, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src)};
+  __m512i const bits = _mm512_castps_si512(a.raw);
+  __m512i const power = _mm512_sub_epi32(_mm512_maskz_srli_epi32(0xFFFF, bits, 23), _mm512_set1_epi32(127));
+  exponent = {_mm512_maskz_cvtepi32_ps(0xFFFF, power)};
+  __m512i const mantissa = _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFF));
+  return {_mm512_castsi512_ps(_mm512_or_si512(mantissa, _mm512_set1_epi32(0x3F800000)))};
 }
 KVPOLICY_OP floats scale_by_power(floats p, floats n) { return {_mm512_maskz_scalef_ps(0xFFFF, p.raw, n.raw)}; }
 KVPOLICY_OP floats add_blocks_transposed(floats a, floats b, floats c, floats d) {
