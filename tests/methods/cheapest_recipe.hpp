@@ -46,7 +46,8 @@ struct cheapest_recipe {
     auto const part = [&](double of) { return static_cast<std::size_t>(of * static_cast<double>(count) + 1e-9); };
     std::vector<std::size_t> order(count);
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return mass[a] > mass[b]; });
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t a, std::size_t b) { return mass[a] != mass[b] ? mass[a] > mass[b] : a < b; });
     double const all = std::accumulate(mass.begin(), mass.end(), 0.0);
     std::vector<bool> kept(count, false);
     for (int recipe = 0; recipe < 5; ++recipe) {

@@ -37,7 +37,10 @@ std::vector<int> expected_shares(std::vector<std::vector<std::vector<double>>> l
   for (std::size_t l = 0; l < count; ++l) {
     for (double const each : composites[l]) all.push_back({each, l});
   }
-  std::stable_sort(all.begin(), all.end(), [&](auto const& a, auto const& b) { return higher(a.first, b.first); });
+  std::sort(all.begin(), all.end(), [&](auto const& a, auto const& b) {
+    if (higher(a.first, b.first) || higher(b.first, a.first)) return higher(a.first, b.first);
+    return a.second < b.second;
+  });
   std::vector<int> shares(count, 0);
   for (std::size_t i = 0; i < std::min(all.size(), as_size(total)); ++i) ++shares[all[i].second];
   for (int& each : shares) each = std::max(each, 1);
@@ -136,10 +139,13 @@ TEST_SUITE("parts/ranks") {
     CHECK(allotted<kv::host_executor>(policy(2), cache).first == std::vector<int>{4, 2});
     kv::host_executor exec;
     kv::cache const view = cache.view();
+    auto [held, own] = state_and_plan(exec, policy(2), view);
+    kv::signals const in{view.lanes, kv::keys_of(view)};
+    CHECK(allocations_in([&] { kv::decide(exec, policy(2), in, held, own); }) == 0);
     kv::eviction const other{.score = kv::knorm{}, .budget = kv::shared_out<kv::hits>{.tokens = 3}};
     auto const state = kv::make_state(exec, other, view);
     auto plan = kv::make_plan(exec, other, view);
-    CHECK(error_of([&] { kv::decide(exec, policy(0), kv::signals{view.lanes, kv::keys_of(view)}, state, plan); }) ==
+    CHECK(error_of([&] { kv::decide(exec, policy(0), in, state, plan); }) ==
           "decide: plan = without the spare rows that this policy needs, but make_plan makes it for the policy that "
           "decides");
     auto const bytes = [&](auto const& one) { return kv::required_bytes<kv::host_executor>(one, view).plan; };

@@ -188,10 +188,7 @@ class registered_parts {
       score.table = with.table;
       name_table(score, from, argument_of<table_argument>(from, "table"));
     }
-    if constexpr (requires { score.use_classes(others.token_class); }) {
-      expect_table(others.token_class, from, "token_class");
-      score.use_classes(others.token_class);
-    }
+    give_classes(score, from, others);
     check_parsed(score, from.column);
     return score;
   }

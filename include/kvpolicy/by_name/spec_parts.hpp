@@ -113,6 +113,16 @@ inline void expect_table(by_lane<int const> const& table, spec_part const& from,
   refuse_spec(from.column, from.name, std::string("the table ") + name + " is given to the registry by its name");
 }
 
+/// Gives a scorer or a system the classes of tokens, if it goes by them: it has `use_classes(by_lane<int const>)`.
+template <class Part>
+void give_classes([[maybe_unused]] Part& to, [[maybe_unused]] spec_part const& from,
+                  [[maybe_unused]] known_parts const& known) {
+  if constexpr (requires { to.use_classes(known.token_class); }) {
+    expect_table(known.token_class, from, "token_class");
+    to.use_classes(known.token_class);
+  }
+}
+
 /// Adds a protection. False if the part is none.
 inline bool add_protection(any_protection& to, spec_part const& from, known_parts const& known) {
   any_protection more;
