@@ -101,6 +101,7 @@ kv::registry known() {
   all.table("q_filters", kv::rows_of_heads{{directions.data(), 0, 16, 8}, 8});
   static std::vector<float> const thresholds(8, 0.5f);
   all.table("thresholds", kv::rows_of_heads{{thresholds.data(), 0, 4, 2}, 2});
+  all.table("voters", kv::rows_of_heads{{thresholds.data(), 0, 4, 2}, 2});
   return all;
 }
 

@@ -61,6 +61,8 @@ kv::registry with_mine() {
   known.table("weights", kv::by_lane<float const>{importance, 0, 1, 0});
   known.table("q_filters", kv::rows_of_heads{{importance, 0, 0, 0}, 2});
   known.table("thresholds", kv::rows_of_heads{{importance, 0, 0, 0}, 2});
+  known.table("voters", kv::rows_of_heads{{importance, 0, 0, 0}, 2});
+  known.table("importance", kv::by_lane<float const>{importance, 0, 1, 0});
   return known;
 }
 

@@ -15,7 +15,7 @@ struct cake {
   static constexpr refusal refusals[] = {
       {"cake(window=1)", "parse: column 1: cake: cake.window = 1, but a variance is one of at least two rows"},
       {"cake(gamma=-1)", "parse: column 1: cake: cake.gamma = -1, but the weight of a variance, 0 or more"},
-      {"cake(tau1=0)", "parse: column 1: moments.tau1 = 0, but entropies are raised to 1 / tau1, tau1 > 0"}};
+      {"cake(tau1=0)", "parse: column 1: cake: moments.tau1 = 0, but entropies are raised to 1 / tau1, tau1 > 0"}};
   static constexpr double size = 200;
 
   static scorer any() {

@@ -67,8 +67,10 @@ struct critical_ada_kv {
                        field{"scores", &critical_ada_kv::scores}, field{"floor", &critical_ada_kv::floor});
   }
   void check(char const* call) const {
-    one_lane().check(call);
-    detail::check_floor(call, floor, 0);
+    expects(first >= 0 && first <= 1, call, "critical_ada_kv.first", first, "a part of the budget, 0 to 1");
+    expects(epsilon >= 0, call, "critical_ada_kv.epsilon", epsilon, "it is added to every score, 0 or more");
+    expects(floor >= 0 && floor <= 1, call, "critical_ada_kv.floor", floor, "a part of the budget, 0 to 1");
+    detail::check_scorer_of(*this, call);
   }
   [[nodiscard]] constexpr critical_kv one_lane() const { return {first, epsilon, window, pool, scores}; }
   [[nodiscard]] constexpr snapkv scorer() const { return one_lane().scorer(); }
@@ -116,7 +118,7 @@ struct compress_kv {
     parts.limit.table = importance;
     parts.limit.least = floor;
     parts.limit.cap = cap;
-    parts.shares_if_table = true;
+    parts.shares_if_table = importance == compress_kv{}.importance;  // a table that is named must be there
   }
 
   friend bool operator==(compress_kv const&, compress_kv const&) = default;
@@ -141,7 +143,7 @@ struct cake_with_moments {
   }
   void check(char const* call) const {
     detail::check_scorer_of(*this, call);
-    shares().check(call);
+    shares().check((std::string(call) + ": cake").c_str());
   }
   [[nodiscard]] constexpr cake scorer() const { return {window, pool, gamma}; }
   [[nodiscard]] constexpr moments shares() const { return {tau1, tau2, rounding}; }
