@@ -102,12 +102,15 @@ kv::registry known() {
   static std::vector<float> const thresholds(8, 0.5f);
   all.table("thresholds", kv::rows_of_heads{{thresholds.data(), 0, 4, 2}, 2});
   all.table("voters", kv::rows_of_heads{{thresholds.data(), 0, 4, 2}, 2});
+  static std::vector<int> const classes(64, 0);
+  all.table("token_class", kv::by_lane<int const>{classes.data()});
   return all;
 }
 
 /// Those that add up what all query rows gave.
 constexpr std::string_view sums_rows_of_all_tokens[] = {"h2o",         "observed_attention", "received_attention",
-                                                        "keys_values", "received_by_value",  "openvino"};
+                                                        "keys_values", "received_by_value",  "openvino",
+                                                        "fastgen",     "cheapest_recipe"};
 
 /// Every policy of the registry, and every scorer that can be frozen, frozen.
 std::vector<std::string> every_spec() {
@@ -172,12 +175,14 @@ TEST_SUITE("printed: missing signals") {
       kv::decide(exec, policy, in, state, plan);
       bool const records = !std::get<0>(policy.score.recorders()).signals().empty();
       bool const drops = plan.report().triggered > 0;
-      bool const is_simlayer = spec.starts_with("simlayer_kv");  // a layer that nobody observed keeps everything
-      CHECK(drops == (spec != "full" && !is_simlayer));
+      // A layer that nobody observed keeps everything, and where all entries are forced, they are all the shares.
+      bool const is_window = records && policy.budget.by == kv::sharing::allotted;
+      bool const keeps_all = spec.starts_with("simlayer_kv") || spec.starts_with("fastgen") || is_window;
+      CHECK(drops == (spec != "full" && !keeps_all));
       CHECK(plan.report().unobserved == (records ? plan.report().triggered : 0));
       std::string const why = kv::detail::why_unobserved("decide", policy, plan.report());
-      CHECK(why.empty() == (!records || is_simlayer));
-      if (records && !is_simlayer)
+      CHECK(why.empty() == (!records || keeps_all));
+      if (records && !keeps_all)
         CHECK(why.find(std::get<0>(policy.score.recorders()).signals().front()) != std::string::npos);
       observe_and_decide(exec, policy, in, state, plan);
       CHECK(plan.report().unobserved == 0);

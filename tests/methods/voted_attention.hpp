@@ -54,7 +54,7 @@ struct voted_attention {
     CHECK((p[0][0] + p[3][0]) / 2 == doctest::Approx(0.4));
     CHECK((p[0][1] + p[3][1]) / 2 == doctest::Approx(0.6));
     kv::shape const model{2, 2, 2, 8};
-    CHECK(error_of([&] { any().check("decide", model); }) ==
+    CHECK(error_of([&] { scorer{.weights = weights()}.check("decide", model); }) ==
           "decide: voted_attention.voters.dims = 2, but a KV head of the model has 1 query heads");
     CHECK(error_of([&] { scorer{}.check("decide", model); }) ==
           "decide: voted_attention.voters = null, but each query head has a weight");

@@ -277,6 +277,8 @@ TEST_SUITE("serving") {
 
 #if defined(__GLIBC__)
   TEST_CASE("the bytes that an engine says it holds are those that it has allocated") {
+    (void)
+        kv::shipped();  // its small pieces are freed into a cache of the allocator, which mallinfo2 counts as allocated
     for (int const policy : {-1, 0, 1, 2}) {
       for (slot_sizes const& slots : {slot_sizes{3, 640}, slot_sizes{2, 640, 20, 48}}) {
         CAPTURE(policy);

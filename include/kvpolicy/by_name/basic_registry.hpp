@@ -152,9 +152,7 @@ class basic_registry {
     return *this;
   }
 
-  /// Adds an allotter: a budget's `by=NAME`, whose arguments set its fields, too.
-  ///
-  ///     mine.add(kv::hits{});  // "snapkv | budget(512, by=hits)"
+  /// Adds an allotter: a budget's `by=NAME`, whose arguments set its fields, too: "budget(512, by=hits)".
   /// - throws: `invalid_argument` if there is a part of that name.
   template <allotter By>
   basic_registry& add(By const& defaults) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/query_model.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -88,13 +89,11 @@ inline constexpr attention_moments_t attention_moments{};
 
 namespace detail {
 
-/// The rows of one query head of each lane's group.
-[[nodiscard]] inline query_view rows_of_head(query_view rows, int heads_of_lane, int head) {
-  rows.base += head * rows.head;
-  rows.head *= heads_of_lane;
-  rows.heads /= heads_of_lane;
-  rows.lse = {};
-  return rows;
+/// The rows of one query head of each lane's group, without log-sum-exps.
+[[nodiscard]] inline query_view rows_of_head(query_view const& rows, int heads_of_lane, int head) {
+  query_view made = one_of_group(rows, head, heads_of_lane);
+  made.lse = {};
+  return made;
 }
 /// Keys whose sinks are those of the same query heads.
 [[nodiscard]] inline keys keys_of_head(keys from, int heads_of_lane, int head) {

@@ -98,6 +98,7 @@ struct pre_rope_queries : query_view {
   from.heads /= group;
   return from;
 }
+/// What is known of one query head of each lane's group.
 [[nodiscard]] inline query_model one_of_group(query_model const& from, int which, int group) {
   return {one_of_group(from.mean, which, group), one_of_group(from.radius, which, group), from.rope,
           one_of_group(from.square, which, group)};

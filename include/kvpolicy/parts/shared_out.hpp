@@ -21,6 +21,7 @@ struct hits {
   static constexpr auto fields() { return make_fields(); }
   [[nodiscard]] static constexpr bool compares_layers() { return true; }
 
+  /// The share of a lane's layer.
   struct of_layer {
     kept_of_lanes kept;
     lanes batch;

@@ -60,6 +60,7 @@ struct cheapest_recipe {
     return rows_of_scores(batch, std::int64_t{recipes} * batch.size()) + batch.size();
   }
 
+  /// The attention that an entry has received.
   struct mass_of_entry {
     by_lane<float const> mass;
     KVPOLICY_HD float operator()(float, entry at) const { return mass.row(at.lane)[at.ordinal]; }

@@ -45,6 +45,7 @@ struct cur {
   [[nodiscard]] constexpr kvpolicy::sinks forces() const { return {sinks}; }
   [[nodiscard]] static constexpr int spare_rows(lanes const& batch, shape const&) { return batch.size(); }
 
+  /// The square of a norm.
   struct squared {
     KVPOLICY_HD float operator()(float, float norm) const { return norm * norm; }
   };

@@ -9,6 +9,7 @@ namespace KVPOLICY_NAMESPACE {
 
 /// What a scorer needs that calls `apply_projected_norms`: `value_norms`, or else `values` and `output_projection`.
 using norms_or_projection = any_signal_of<value_norms, output_projection>;
+/// The other part of it.
 using norms_or_values = any_signal_of<value_norms, values>;
 
 namespace detail {

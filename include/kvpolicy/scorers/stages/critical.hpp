@@ -88,4 +88,11 @@ struct critical {
   }
 };
 
+/// "snapkv(...) | critical(first=0.5, epsilon=1e-04)"
+template <class Score>
+[[nodiscard]] std::string print(critical<Score> const& of) {
+  return to_string(of.score_of) + " | critical(first=" + to_string(of.first) + ", epsilon=" + to_string(of.epsilon) +
+         (of.sure > 0 ? ", sure=" + to_string(of.sure) : "") + ")";
+}
+
 }  // namespace KVPOLICY_NAMESPACE

@@ -231,7 +231,6 @@ class lane_mass : protected rows_that_see {
     block.set_rows(products_.simd_level(), products_.rows_for(count_, 16));
     return block;
   }
-  /// The memory of a block, and that of 16 rows of floats behind 16 of its rows.
   [[nodiscard]] float* block_memory() { return logits_; }
   [[nodiscard]] float* memory_behind() { return logits_ + 16 * static_cast<std::ptrdiff_t>(entries_); }
 
