@@ -31,14 +31,16 @@ struct entry_moments {
   float gamma;
   bool accumulate;
 
-  /// Writes those of an entry from sums over `rows` probabilities.
-  KVPOLICY_HD void put(int e, int rows, float sum, float squares, float information) const {
+  /// Writes mean and variance of an entry from sums over `rows` probabilities.
+  KVPOLICY_HD void put(int e, int rows, float sum, float squares) const {
     auto const count = static_cast<float>(rows > 0 ? rows : 1);
     float const mean = sum / count;
     float const spread = rows > 1 ? (squares - sum * mean) / (count - 1) : 0.0f;
     float const positive = spread < 0 ? 0.0f : spread;  // rounding
     score[e] = mean + gamma * positive;
     variance[e] = accumulate ? variance[e] + positive : positive;
+  }
+  KVPOLICY_HD void put_entropy(int e, float information) const {
     entropy[e] = accumulate ? entropy[e] + information : information;
   }
 };

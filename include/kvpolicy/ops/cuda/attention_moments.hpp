@@ -85,8 +85,8 @@ struct moments_kernel {
     int const* const position = task.scores.lanes.position.row(one);
     for (int k = block.thread(); k < tile_entries && first + k < end; k += block.threads()) {
       bool const is_scored = used.count > 0 && position[first + k] < before;
-      write.put(first + k, used.count, is_scored ? add.sum[k] : 0, is_scored ? add.squares[k] : 0,
-                is_scored ? add.entropy[k] : 0);
+      write.put(first + k, used.count, is_scored ? add.sum[k] : 0, is_scored ? add.squares[k] : 0);
+      write.put_entropy(first + k, is_scored ? add.entropy[k] : 0);
     }
   }
 };

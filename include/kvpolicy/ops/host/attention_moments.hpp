@@ -15,23 +15,24 @@ class lane_moments : lane_mass {
  public:
   using lane_mass::lane_mass;
 
-  /// Computes moments over the rows of the probabilities of each entry before the rows.
+  /// Computes moments over the rows of the probabilities of each entry before the rows. Sums stand where the scores
+  /// will, and those of squares where a mass would.
   void compute(entry_moments const& to) {
-    float* const sum = memory_behind();
-    float* const squares = sum + entries_;
-    float* const entropy = squares + entries_;
-    row_block block = first_block();
+    float* const squares = mass_memory();
+    row_block block = first_block(most_rows);
     int const entries = count_ > 0 ? before_rows() : 0;
-    for (int r = 0; r < count_; r += 16) {
-      probabilities(block, r, std::min(16, count_ - r), block_memory());
+    if (!to.accumulate) std::fill_n(to.entropy, entries_, 0.0f);
+    for (int r = 0; r < count_; r += block.rows) {
+      probabilities(block, r, std::min(block.rows, count_ - r), block_memory());
       for_each_stretch(block, block_memory(), [&](block_view view) {
         view.count = std::min(view.count, entries - view.first);
         if (view.count <= 0) return;
-        block.softmax->moments(view, r > 0, sum + view.first, squares + view.first, entropy + view.first);
+        int const e = view.first;
+        block.softmax->moments(view, r > 0, to.score + e, squares + e, to.entropy + e);
       });
     }
-    for (int e = 0; e < entries; ++e) to.put(e, count_, sum[e], squares[e], entropy[e]);
-    for (int e = entries; e < entries_; ++e) to.put(e, count_, 0, 0, 0);
+    for (int e = 0; e < entries; ++e) to.put(e, count_, to.score[e], squares[e]);
+    for (int e = entries; e < entries_; ++e) to.put(e, count_, 0, 0);
   }
 };
 

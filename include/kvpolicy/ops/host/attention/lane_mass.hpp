@@ -17,7 +17,6 @@ class lane_mass : protected rows_that_see {
  public:
   static constexpr int most_stretches = 64;  ///< for as many `scales_` has memory
   static constexpr int most_stored = 6144;   ///< entries whose logits, 768 KiB a block, stay in a second-level cache
-
   static std::size_t scratch(shape const& model, int bound) {
     auto const n = static_cast<std::size_t>(bound);
     return scratch_of<float>(most_rows * n) + scratch_of<float>(n) + scratch_of<float>(most_rows * most_stretches) +
@@ -225,13 +224,14 @@ class lane_mass : protected rows_that_see {
   }
 
  protected:
-  /// A block of at most 16 rows, beside which there is memory for as many rows of the group.
-  [[nodiscard]] row_block first_block() {
+  /// A block of at most so many rows. Beside one of 16 there is memory for as many rows of the group.
+  [[nodiscard]] row_block first_block(int most = 16) {
     row_block block = products_.block_storage(0);
-    block.set_rows(products_.simd_level(), products_.rows_for(count_, 16));
+    block.set_rows(products_.simd_level(), products_.rows_for(count_, most));
     return block;
   }
   [[nodiscard]] float* block_memory() { return logits_; }
+  [[nodiscard]] float* mass_memory() { return total_; }
   [[nodiscard]] float* memory_behind() { return logits_ + 16 * static_cast<std::ptrdiff_t>(entries_); }
 
   /// Reduces the heads of rows [first, first + count): their logits, or their probabilities. The result is behind the

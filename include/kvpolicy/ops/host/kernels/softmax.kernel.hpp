@@ -223,7 +223,7 @@ inline void moments(block_view const& block, bool grow, float* sum, float* squar
     });
     put_sums<Rows>(all, block, e, grow, sum);
     put_sums<Rows>(square, block, e, grow, squares);
-    put_sums<Rows>(information, block, e, grow, entropy);
+    put_sums<Rows>(information, block, e, true, entropy);
   });
 }
 
