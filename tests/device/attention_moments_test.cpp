@@ -57,7 +57,8 @@ TEST_SUITE("device/attention_moments") {
                                     .last_rows = *rc::gen::element(0, 1, 2, 5, 40),
                                     .gamma = *rc::gen::element(0.0f, 1.0f, 200.0f),
                                     .accumulate = *rc::gen::arbitrary<bool>()};
-      kv::host_executor host(*rc::gen::element(1, 3));
+      kv::isa const level = *rc::gen::element(kv::isa::portable, kv::isa::avx2, kv::isa::avx512);
+      kv::host_executor host(*rc::gen::element(1, 3), level);
       device_executor device({}, shape.seed);
       found on_host = computed(host, cache, queries.view(), how),
             on_device = computed(device, cache, queries.view(), how);
