@@ -158,6 +158,11 @@ TEST_SUITE("device/policies") {
     }
     kv::cake const by_change{.window = 3, .pool = kv::avg_pool{3}};
     agree("cake", kv::eviction{.score = by_change, .budget = kv::per_lane{9}});
+    // Shares that go by the scores of all lanes, and by the numbers that the scorer leaves.
+    agree("hits", kv::eviction{.score = kv::knorm{}, .budget = kv::shared_out<kv::hits>{.tokens = 9}});
+    agree("pool", kv::eviction{.score = kv::knorm{}, .budget = kv::shared_out<kv::pooled_share>{.tokens = 9}});
+    kv::shared_out<kv::moments> const by_moments{.tokens = 9, .by = {.window = 3}};
+    agree("moments", kv::eviction{.score = by_change, .budget = by_moments});
     agree("finch", kv::eviction{.score = kv::finch{.window = 3}, .budget = kv::per_lane{9}});
     for (bool const mean : {false, true}) {
       kv::kvcompose const score{.add_mean = mean, .values = mean};

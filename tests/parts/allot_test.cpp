@@ -417,6 +417,38 @@ TEST_SUITE("parts/allot") {
     });
   }
 
+  TEST_CASE("sequences share nothing: in turns, one at a time, they keep what they keep at once") {
+    holds("any norms of two sequences", 40, [] {
+      int const bound = *rc::gen::inRange(2, 40);
+      mock_options shape{.model = {.layers = 3, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .bound = bound};
+      shape.sequences = 2;
+      mock_cache cache(shape);
+      dice random(*rc::gen::inRange<std::uint64_t>(1, 1000));
+      for (int i = 0; i < cache.lane_count(); ++i) {
+        cache.put(cache.lane_at(i), up_to(bound));
+        for (int e = 0; e < bound; ++e) {
+          cache.write(of::keys, cache.lane_at(i), e, {random.below(64) / (1.0 + random.below(3)), 0, 0, 0});
+        }
+      }
+      std::string const by = *rc::gen::element<std::string>("hits", "pool, scope=global", "pool, floor=0.5", "ranks");
+      auto const policy =
+          kv::parse("knorm | budget(" + std::to_string(*rc::gen::inRange(0, bound)) + ", by=" + by + ")");
+      kv::host_executor exec(*rc::gen::element(1, 3));
+      kv::cache view = cache.view();
+      auto const held = kv::make_state(exec, policy, view);
+      auto at_once = kv::make_plan(exec, policy, view);
+      kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, held, at_once);
+      std::vector<int> expected;
+      for (int i = 0; i < view.lanes.size(); ++i)
+        expected.push_back(static_cast<int>(listed(at_once.keep(), i).size()));
+      auto [state, plan] = state_and_plan(exec, policy, view, kv::at_once{.sequences = 1}, kv::compact{});
+      kv::evict(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, kv::compact{}, view, state, plan);
+      for (int i = 0; i < view.lanes.size(); ++i) {
+        RC_ASSERT(*view.lanes.count.row(view.lanes.at(i)) == expected[as_size(i)]);
+      }
+    });
+  }
+
   TEST_CASE("an allotter of a program is a line of the registry, and what it cannot share is refused") {
     kv::registry known = kv::shipped();
     known.add(front_loaded{});
