@@ -7,8 +7,8 @@
 
 Runs the benchmarks named `report/...`, in which everything that is compared runs in turn, and tools/bench_peers.py in turn with
 bench_policies_snapkv; all of it three times, because where a process's pages come to lie moves its figures, and the median counts.
-Then every verb and every applier against a floor of its own, as tools/bench_rows.json lists them, and once what headers cost a
-compiler (tools/compile_times.py). `--from DIR` takes the JSON of an earlier run instead. The last line is `N met, N missed, N n/a`,
+Then every verb and every applier against a floor of its own, as tools/bench_rows.json lists them: those that are judged three times,
+the others once, as is what headers cost a compiler (tools/compile_times.py). `--from DIR` takes the JSON of an earlier run instead. The last line is `N met, N missed, N n/a`,
 of the must column; rows that this machine cannot answer are n/a, with the reason. Rows below their must for which bench_rows.json
 argues are counted apart. Exit status 1 if a program failed, a result was wrong, a verb or applier has no row, or nothing was
 measured. A program that is not built is told before anything is measured.
@@ -106,7 +106,7 @@ def measure(programs: Path, python: str, to: Path, verbs: bench_verbs.Table, onl
     for old in to.glob("*.json"):
         old.unlink()
     for i in range(ROUNDS):
-        for name, pattern in verbs.programs().items():
+        for name, pattern in verbs.programs(only_judged=i > 0).items():
             print(f"bench_report: bench_{name}, its verbs, {i + 1} of {ROUNDS}", flush=True)
             run_program(programs / f"bench_{name}", pattern, to / f"verb.{name}.{i}.json")
         if only_verbs:

@@ -58,11 +58,11 @@ class Table:
     def judges(self, row: Asked) -> bool:
         return row.is_applier or not row.name or bool(row.tenth_of)
 
-    def programs(self) -> dict[str, str]:
+    def programs(self, only_judged: bool = False) -> dict[str, str]:
         """For each program, the benchmarks to run, as one regular expression."""
         patterns: dict[str, list[str]] = {}
         for row in self.rows:
-            if row.program:
+            if row.program and (self.judges(row) or not only_judged):
                 patterns.setdefault(row.program, []).append(f"({row.runs})")
         return {program: f"^({'|'.join(each)})(/|$)" for program, each in patterns.items()}
 
