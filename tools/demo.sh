@@ -19,6 +19,7 @@ The first run builds the program. The table is on standard output, progress is o
 
 These imply --full:
   --policy SPEC       a policy of yours, as "snapkv(window=16) | sinks(4) | budget(64)"
+  --plugin FILE       a shared library with parts of yours for --policy (docs/adding_a_scorer.md)
   --policies A,B      only these policies
   --shares A,B        budgets: the prompt divided by each of these
   --layout NAME       compact, list_rewrite, dead_slot, mask or overwrite
@@ -34,7 +35,7 @@ report=(--report kept.html)
 for argument in "$@"; do
   case $argument in
     -h | --help) usage; exit 0 ;;
-    --full | --check | --policy | --policy=* | --policies | --policies=* | --shares | --shares=* | --layout | --layout=*)
+    --full | --check | --policy | --policy=* | --plugin | --plugin=* | --policies | --policies=* | --shares | --shares=* | --layout | --layout=*)
       program=demo_full ;;
     --report | --report=*) report=() ;;
   esac

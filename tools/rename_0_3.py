@@ -36,10 +36,12 @@ class Renamer(renamer.Renamer):
         **moved("tables", "parts", "model_tables"),
         **moved("stages", "scorers/stages", "frozen put_first reduce_lanes"),
         **moved("eviction", "decision", "eviction"),
-        **moved("decision", "decision", "bag check hooks refusals", bag="signal_set", check="decision_checks", hooks="decision_hooks",
+        **moved("decision", "core", "bag", bag="signal_set"),
+        **moved("decision", "decision", "check hooks refusals", check="decision_checks", hooks="decision_hooks",
                 refusals="decision_refusals"),
         **moved("selection", "selection", "refusals", refusals="selection_refusals"),
         **moved("recorders", "recorders", "hooks", hooks="recorder_hooks"),
+        **moved("recorders", "scorers", "freeze"),
         **moved("step", "step", "check", check="step_checks"),
     }  # fmt: skip
 

@@ -15,6 +15,8 @@
 
 namespace demo {
 
+struct options;
+
 namespace kv = kvpolicy;
 
 /// What a sequence has cost so far.
@@ -96,6 +98,6 @@ struct contender {
 [[nodiscard]] std::vector<contender> compositions();  ///< of admission, selection and eviction
 /// The policy of a user's spec: an eviction, or an admission, a selection and an eviction together.
 /// - throws: `invalid_argument` if the spec is not one of a policy.
-[[nodiscard]] contender written(std::string const& spec, std::string name);
+[[nodiscard]] contender written(options const& with, std::string const& spec, std::string name);
 
 }  // namespace demo

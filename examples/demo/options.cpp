@@ -36,6 +36,9 @@ void add_options_of_everything(CLI::App& app, program const& of, options& to) {
                  "a policy of your own, as \"snapkv(window=16, pool=max:15) | sinks(4) | budget(64)\"; repeatable")
       ->group(group)
       ->each(refused("--policy"));
+  app.add_option("--plugin", to.plugins, "a shared library with parts of your own for --policy; repeatable")
+      ->group(group)
+      ->each(refused("--plugin"));
   app.add_option("--layout", to.layout, "compact, list_rewrite, dead_slot, mask or overwrite")
       ->group(group)
       ->each(refused("--layout"));
@@ -107,10 +110,11 @@ void settle(program const& of, options& with) {
   kv::expects(with.progress >= 0, "demo", "--progress", with.progress, "a time is at least 0");
   examples::expect_no_input("demo", "--report", with.report, files_of_weights(with.weights));
   examples::expect_no_input("demo", "--report", with.report, {with.text});
+  examples::expect_no_input("demo", "--report", with.report, with.plugins);
   check_budgets(with);
   kv::expects(is_layout(with.layout), "demo", "--layout", with.layout,
               "there are compact, list_rewrite, dead_slot, mask and overwrite");
-  for (std::string const& spec : with.specs) (void)of.written(spec, "");
+  for (std::string const& spec : with.specs) (void)of.written(with, spec, "");
   bool const full = with.policies.empty() || !with.specs.empty() ||
                     std::count(with.policies.begin(), with.policies.end(), "full") > 0;
   kv::expects(!with.check || (full && with.cases > 0), "demo", "--check", "without full or without cases",
@@ -126,7 +130,7 @@ std::vector<contender> chosen_contenders(program const& of, options const& with)
     if (named || reference || (with.policies.empty() && with.specs.empty())) chosen.push_back(one);
   }
   for (std::size_t i = 0; i < with.specs.size(); ++i) {
-    chosen.push_back(of.written(with.specs[i], i == 0 ? "yours" : "yours " + std::to_string(i + 1)));
+    chosen.push_back(of.written(with, with.specs[i], i == 0 ? "yours" : "yours " + std::to_string(i + 1)));
   }
   return chosen;
 }

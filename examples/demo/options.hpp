@@ -25,7 +25,8 @@ struct options {
   std::string text;
   std::string weights = TINYLM_WEIGHTS_DIR;
   std::vector<std::string> policies;
-  std::vector<std::string> specs;  ///< policies that the user wrote
+  std::vector<std::string> specs;    ///< policies that the user wrote
+  std::vector<std::string> plugins;  ///< files with parts of the user's own
   std::string layout = "compact";
   std::vector<int> shares;
   int context = 1024;
@@ -54,7 +55,7 @@ struct program {
   case_counts quick;
   bool everything;  ///< it has the whole table, policies by spec, layouts and `--check`
   /// Makes a contender of a user's spec. Empty: the program takes none.
-  std::function<contender(std::string const& spec, std::string name)> written{};
+  std::function<contender(options const& with, std::string const& spec, std::string name)> written{};
   /// Prints a line for each bound of `--check`, and returns whether all are met.
   std::function<bool(options const&, std::vector<row> const&, bytes const& text)> check{};
 };

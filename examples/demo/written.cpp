@@ -3,14 +3,22 @@
 #include <algorithm>
 #include <array>
 
+#include "../plugins.hpp"
 #include "../value_aware.hpp"
 #include "engine.hpp"
+#include "options.hpp"
 
 namespace demo {
 namespace {
 
-/// The shipped scorers and the scorer of this program, by name.
-kv::registry known_scorers() { return kv::shipped().add(value_aware{}); }
+/// The shipped scorers, the scorer of this program and the parts of plugins, by name.
+kv::registry known_scorers(options const& with) {
+  kv::registry known = kv::shipped();
+  examples::load_plugins("demo", with.plugins, known);
+  auto const all = known.list();
+  bool const there = std::any_of(all.begin(), all.end(), [](auto const& one) { return one.name == value_aware::name; });
+  return there ? known : known.add(value_aware{});
+}
 
 /// True if an eviction needs the signal.
 bool needs(kv::any_policy const& policy, std::string const& signal) {
@@ -69,8 +77,8 @@ contender written_sections(kv::any_cache_policy const& policy, std::string name)
 
 }  // namespace
 
-contender written(std::string const& spec, std::string name) {
-  kv::any_cache_policy const policy = kv::parse_cache_policy(spec, known_scorers());
+contender written(options const& with, std::string const& spec, std::string name) {
+  kv::any_cache_policy const policy = kv::parse_cache_policy(spec, known_scorers(with));
   bool const alone = !policy.admit && !policy.select && !needs(*policy.evict, kv::log_beta::name);
   contender made = alone ? written_eviction(*policy.evict, std::move(name)) : written_sections(policy, std::move(name));
   made.budgeted = false;

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <concepts>
 #include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/plugin.hpp>
 #include <string>
 #include <vector>
 
 #include "../executor.hpp"
+#include "../plugins.hpp"
 #include "../program.hpp"
 #include "spelled.hpp"
 
@@ -89,17 +89,11 @@ inline void add_to(CLI::App& app, options& to) {
 /// What the library ships, and the parts of plugins.
 [[nodiscard]] inline registry known_parts(options const& with) {
   registry known = kv::shipped<executor>();
-  for (std::string const& file : with.plugins) {
-    if constexpr (std::same_as<executor, kv::host_executor>) {
-      try {
-        kv::load_plugin(file, known);
-      } catch (kv::invalid_argument const& wrong) {
-        std::string const said = wrong.what();
-        throw kv::invalid_argument("kvreplay: --plugin" + said.substr(std::string_view("load_plugin: file").size()));
-      }
-    } else {
-      kv::expects(false, "kvreplay", "--plugin", file, "its parts are built for the host");
-    }
+  if constexpr (std::same_as<executor, kv::host_executor>) {
+    examples::load_plugins("kvreplay", with.plugins, known);
+  } else {
+    kv::expects(with.plugins.empty(), "kvreplay", "--plugin", with.plugins.empty() ? "" : with.plugins.front(),
+                "its parts are built for the host");
   }
   return known;
 }

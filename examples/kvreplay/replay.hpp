@@ -2,6 +2,7 @@
 // Replays a policy over a trace, as an engine whose memory is the mapped file.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <future>
 #include <optional>
@@ -149,14 +150,16 @@ class replay {
     kv::cache const all = memory_.view();
     auto const limit = policy_.budget.in_entries(all.shape, kv::entry_bytes(all));
     int const entries = trace_.entries();
-    if (limit.by == kv::sharing::fixed || entries <= limit.average_of({}, entries)) return;
-    if (entries <= policy_.score.forces().ends.recent) return;
-    found_.shares.resize(size(found_.segments));
-    int const first = journal::first_segment(found_.decides, batch);
+    if (limit.by == kv::sharing::fixed || entries <= policy_.score.forces().ends.recent) return;
+    std::vector<std::int64_t> shares;
     for (int s = 0; s < kv::segments(batch, found_.decides); ++s) {
       kv::lane const one = batch.at(kv::first_lane(batch, found_.decides, s));
-      found_.shares[size(first + s)] = limit.is_allotted() ? *plan_.shares().row(one) : limit(one, entries);
+      shares.push_back(limit.is_allotted() ? *plan_.shares().row(one) : limit(one, entries));
     }
+    bool const is_whole = std::none_of(shares.begin(), shares.end(), [=](auto share) { return share < entries; });
+    if (is_whole && entries <= limit.average_of({}, entries)) return;
+    found_.shares.resize(size(found_.segments));
+    std::copy(shares.begin(), shares.end(), found_.shares.begin() + journal::first_segment(found_.decides, batch));
     if (policy_.budget.lane_numbers() == kv::moments::lane_numbers) note_statistics(batch);
   }
   /// Notes the entropy, the variance and the preference of each layer, by which its share was found.

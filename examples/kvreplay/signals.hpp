@@ -13,12 +13,8 @@ class offers {
  public:
   offers(options const& with, trace const& of, any_policy const& policy, memory& held)
       : with_(with), trace_(of), policy_(policy), memory_(held) {
-    for (std::int64_t i = 0; trace_.row_lse && i < trace_.row_lse.count(); ++i) {
-      lse_.push_back(trace_.row_lse.value(i));
-    }
-    for (std::int64_t i = 0; trace_.query_lse && i < trace_.query_lse.count(); ++i) {
-      external_lse_.push_back(trace_.query_lse.value(i));
-    }
+    if (trace_.row_lse) lse_ = floats_of(trace_.row_lse);
+    if (trace_.query_lse) external_lse_ = floats_of(trace_.query_lse);
     std::vector<std::string> const reads = policy.needs();
     reads_queries_ = std::find(reads.begin(), reads.end(), kv::queries::name) != reads.end();
     bool const born = std::find(reads.begin(), reads.end(), kv::birth_score::name) != reads.end();
@@ -75,6 +71,11 @@ class offers {
   }
 
  private:
+  static std::vector<float> floats_of(array const& from) {
+    std::vector<float> made;
+    for (std::int64_t i = 0; i < from.count(); ++i) made.push_back(from.value(i));
+    return made;
+  }
   void offer_queries(kv::any_signals& to, int begin, int end) {
     int const first = every_row_ ? begin : std::max(begin, end - window_);
     if (with_.how != mode::prefill || every_row_) check_rows(trace_.queries, first, end);
@@ -137,8 +138,14 @@ class offers {
     if (!trace_.row_begin.empty()) {
       external_rows_.spans.begin = {trace_.row_begin.data()};
       external_rows_.spans.end = {trace_.row_end.data()};
-    } else if (policy_.score.name_inside() == kv::kvzip::name) {
+    } else if (policy_.score.name_inside() == kv::kvzip::name || policy_.score.name_inside() == kv::kvzip_plus::name) {
       refuse("row_begin", "missing", "kvzip scores the entries that rows repeat");
+    }
+    if (trace_.query_hidden_norm) {
+      hidden_norm_ = floats_of(trace_.query_hidden_norm);
+      external_rows_.hidden_norm = {hidden_norm_.data(), 0, rows};
+    } else if (policy_.score.name_inside() == kv::kvzip_plus::name) {
+      refuse("query_hidden_norm", "missing", "kvzip with plus divides by the norm of each row's hidden state");
     }
     if (trace_.query_keys) {
       external_rows_.spans.keys = rows_of(trace_.query_keys, 0, rows, 0);
@@ -252,6 +259,7 @@ class offers {
   kv::birth_score born_;
   kv::stale_spans stale_;
   std::vector<float> external_lse_;
+  std::vector<float> hidden_norm_;
   birth_numbers birth_;
 };
 

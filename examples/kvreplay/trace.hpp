@@ -28,6 +28,7 @@ class trace {
     recent_queries = from_.read("recent_queries", "LQWD");
     query_rows = from_.read("query_rows", "LQRD");
     query_keys = from_.read("query_keys", "LKRD");
+    query_hidden_norm = from_.read("query_hidden_norm", "LR");
     query_mean = from_.read("query_model.mean", "LQD");
     query_radius = from_.read("query_model.radius", "LQP");
     output_projection = from_.read("output_projection", "LEO");
@@ -115,9 +116,9 @@ class trace {
     });
   }
 
-  array keys, values, pre_rope_keys, pre_rope_queries, queries, recent_queries, query_rows, query_keys, query_mean,
-      query_radius, query_square, output_projection, value_norms, attention_mass, row_lse, sink_logits, log_beta, gate,
-      query_lse;
+  array keys, values, pre_rope_keys, pre_rope_queries, queries, recent_queries, query_rows, query_keys,
+      query_hidden_norm, query_mean, query_radius, query_square, output_projection, value_norms, attention_mass,
+      row_lse, sink_logits, log_beta, gate, query_lse;
   std::map<std::string, array> external, birth, table, page_gate;
   std::vector<int> layer_group;  ///< of all layers of the file
   std::vector<int> query_positions, row_begin, row_end, positions, token_ids, turn_end, span_begin, span_end,
@@ -216,6 +217,7 @@ class trace {
     for (auto const& [one, other] : {std::pair{"query_rows", "query_positions"},
                                      {"query_positions", "query_rows"},
                                      {"query_keys", "query_rows"},
+                                     {"query_hidden_norm", "query_rows"},
                                      {"row_begin", "row_end"},
                                      {"row_end", "row_begin"},
                                      {"row_begin", "query_rows"},

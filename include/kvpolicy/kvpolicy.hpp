@@ -34,6 +34,7 @@
 #include <kvpolicy/core/query_view.hpp>
 #include <kvpolicy/core/recorder.hpp>
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/core/signal_set.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/slots.hpp>
 #include <kvpolicy/core/state.hpp>
@@ -46,7 +47,6 @@
 #include <kvpolicy/decision/missed_rows.hpp>
 #include <kvpolicy/decision/observe.hpp>
 #include <kvpolicy/decision/record.hpp>
-#include <kvpolicy/decision/signal_set.hpp>
 #include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/capabilities.hpp>
 #include <kvpolicy/engines/flashinfer.hpp>
@@ -132,6 +132,7 @@
 #include <kvpolicy/ops/lag_spread.hpp>
 #include <kvpolicy/ops/row_stats.hpp>
 #include <kvpolicy/parts/budget.hpp>
+#include <kvpolicy/parts/depth.hpp>
 #include <kvpolicy/parts/marked.hpp>
 #include <kvpolicy/parts/model_tables.hpp>
 #include <kvpolicy/parts/moments.hpp>
@@ -144,9 +145,9 @@
 #include <kvpolicy/parts/seen.hpp>
 #include <kvpolicy/parts/shared_out.hpp>
 #include <kvpolicy/parts/trigger.hpp>
+#include <kvpolicy/parts/variance.hpp>
 #include <kvpolicy/policies/policies.hpp>
 #include <kvpolicy/policies/published_settings.hpp>
-#include <kvpolicy/recorders/freeze.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
 #include <kvpolicy/recorders/record_attention_mass.hpp>
 #include <kvpolicy/recorders/record_gate.hpp>
@@ -165,6 +166,7 @@
 #include <kvpolicy/scorers/expected_margin.hpp>
 #include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/finch.hpp>
+#include <kvpolicy/scorers/freeze.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/head_table.hpp>
@@ -174,6 +176,7 @@
 #include <kvpolicy/scorers/kvcompose.hpp>
 #include <kvpolicy/scorers/kvzip.hpp>
 #include <kvpolicy/scorers/lag_kv.hpp>
+#include <kvpolicy/scorers/late_attention.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
 #include <kvpolicy/scorers/lazy_layers.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>

@@ -22,11 +22,14 @@ static_assert(scorer<h2o>);
 static_assert(scorer<head_table>);
 static_assert(scorer<cake>);
 static_assert(scorer<cheapest_recipe>);
+static_assert(scorer<late_attention>);
 static_assert(scorer<finch>);
 static_assert(scorer<intent_kv>);
 static_assert(scorer<knorm>);
 static_assert(scorer<kvcompose>);
 static_assert(scorer<kvzip>);
+static_assert(scorer<kvzip_plus>);
+static_assert(system_of_parts<kvzip_by_name>);
 static_assert(scorer<lag_kv>);
 static_assert(scorer<lazy_eviction>);
 static_assert(scorer<lazy_layers>);
@@ -138,6 +141,7 @@ static_assert(system_of_parts<neural_gc>);
 static_assert(system_of_parts<pyramid_kv>);
 static_assert(system_of_parts<side_quest>);
 static_assert(system_of_parts<simlayer_kv>);
+static_assert(system_of_parts<pyramid_infer>);
 static_assert(system_of_parts<sir_llm>);
 
 // Policies that are known by name.

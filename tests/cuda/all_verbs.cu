@@ -43,6 +43,7 @@ void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& rows, kv
   decide(exec, kv::eviction{.score = kv::lag_kv{}, .budget = kv::per_lane{16}}, cache, in);
   kv::at_least const lazy{0.5f};
   decide(exec, kv::eviction{.score = kv::lazy_layers{}, .budget = kv::unlimited{}, .pick = lazy}, cache, in);
+  decide(exec, kv::eviction{.score = kv::late_attention{}, .budget = kv::shared_out{.by = kv::depth{}}}, cache, in);
   decide(exec, kv::eviction{.score = kv::cheapest_recipe{}, .budget = kv::unlimited{}, .pick = lazy}, cache, in);
   decide(exec, kv::eviction{.score = kv::openvino{}, .budget = kv::per_lane{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::critical<kv::knorm>{}, .budget = kv::per_lane{16}}, cache,

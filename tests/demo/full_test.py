@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""full_test.py DEMO_FULL: the whole table has a row for each policy and budget, and takes a user's policies."""
+"""full_test.py DEMO_FULL PLUGIN: the whole table has a row for each policy and budget, and takes a user's policies."""
 import sys
 
 from programs import expect, finish, refused, run
@@ -38,6 +38,10 @@ refused(demo, ["--policy", "admit: write_gate; evict: h2o | budget(64)"], "demo:
 refused(demo, ["--policy", "admit: carried(name=mine)"], "demo: --policy = admit: carried", "born with no numbers")
 refused(demo, ["--policy", "admit: write_gate; admit: write_gate"], "parse: column 20", "")
 refused(demo, ["--policy", "nope | budget(4)"], "", "")
+mine = run(demo, *FEW, "--plugin", sys.argv[2], "--policy", "knorm | squared | budget(64)", "--policy", "value_aware | budget(64)")
+expect(mine.returncode == 0, f"parts of a plugin: {mine.stderr}")
+expect("knorm | squared | budget(64)" in mine.stdout, f"the plugin's stage is printed: {mine.stdout}")
+refused(demo, ["--plugin", "./none.so", "--policy", "knorm | budget(4)"], "demo: --plugin = ./none.so", "it cannot be loaded")
 refused(demo, ["--layout", "nope"], "demo: --layout = nope, but ", "there are compact, list_rewrite, dead_slot, mask and overwrite")
 refused(demo, ["--check", "--policies", "snapkv"], "demo: --check = without full", "shares of the full cache's recall")
 finish()

@@ -56,6 +56,7 @@ def check_choice(top: Path):
         (["--full", "--report", "x.html"], ["demo_full", "<--full>", "<--report>", "<x.html>"]),
         (["--policy", spec], ["demo_full", "<--policy>", f"<{spec}>"]),
         ([f"--policy={spec}"], ["demo_full", f"<--policy={spec}>"]),
+        (["--plugin", "./mine.so"], ["demo_full", "<--plugin>", "<./mine.so>"]),
         (["--policies", "full,knorm"], ["demo_full", "<--policies>", "<full,knorm>"]),
         (["--shares=4"], ["demo_full", "<--shares=4>"]),
         (["--layout", "mask"], ["demo_full", "<--layout>", "<mask>"]),

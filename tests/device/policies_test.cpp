@@ -181,6 +181,8 @@ TEST_SUITE("device/policies") {
       for (std::size_t i = 0; i < of.size(); ++i) of[i] = static_cast<int>(i % 7);
       return of;
     }();
+    agree("late_attention", kv::eviction{.score = kv::late_attention{.rows = 0.3},
+                                         .budget = kv::shared_out{.tokens = 9, .by = kv::depth{.least = 3}}});
     kv::cheapest_recipe const recipe{.recover = 0.7, .recent = 0.2, .frequent = 0.2, .classes = {classes.data()}};
     agree("cheapest_recipe", kv::eviction{.score = recipe, .budget = kv::per_lane{9}});
     kv::normalised const ranked{.score_of = kv::knorm{}, .how = kv::normalising::rank, .block = 4};

@@ -47,9 +47,8 @@ std::string refusal(std::string const& content) {
   return text.starts_with(common) ? text.substr(common.size()) : text;
 }
 
-/// `entry_word`: what the reader calls an entry whose name is there twice.
 template <class Reader>
-void refuses_bad_headers(std::string const& entry_word) {
+void refuses_bad_headers() {
   auto const refusal_of = [](std::string const& header, std::size_t data) {
     return refusal<Reader>(file_of(header, data));
   };
@@ -116,7 +115,7 @@ void refuses_bad_headers(std::string const& entry_word) {
 
   SUBCASE("a name that is there twice is refused wherever it stands") {
     CHECK(refusal_of("{" + entry("a", "U8", "[1]", "[0,1]") + "," + entry("a", "U8", "[1]", "[1,2]") + "}", 2) ==
-          entry_word + " = a, but this name is there twice");
+          "header = a, but this name is there twice");
     CHECK(refusal_of(R"({"__metadata__":{"session.0":"x","session.0":"y"}})", 0) ==
           "header = session.0, but this name is there twice");
     CHECK(refusal_of(R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1) ==

@@ -181,7 +181,7 @@ class BadTraces(Runs):
                 if policy["modes"] == ["decode"]:
                     del tensors["attention_mass"]  # while decoding there is none of all rows
                 write(self.path, tensors, {"rope_theta": "10000.0"})
-                budget = () if policy["name"] in ("side_quest", "neural_gc", "simlayer_kv", "fastgen") else ("--budget", "3")
+                budget = () if policy["name"] in ("side_quest", "neural_gc", "simlayer_kv", "fastgen", "pyramid_infer") else ("--budget", "3")
                 mode = ("--mode", policy["modes"][0])
                 done = self.run_program("--policy", policy["name"], *budget, *mode, **fields.get(policy["name"], {}))
                 named = () if policy["name"] == "lu_kv" else (words.get(signal, begins),)

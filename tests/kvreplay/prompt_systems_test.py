@@ -434,12 +434,6 @@ class KvZip(OwnSinks, AtOnce):
         pools = {"lane": None, "layer": layer_pools(trace), "global": [list(range(len(lanes)))]}[self.scope]
         return Decision(scores, [forced] * len(lanes), [allowed] * len(lanes), pools, "unsaid")
 
-    def same(self, trace, *arguments, **fields):
-        """What is weighted by norms of values is not there yet, and is refused by its name."""
-        if not fields.get("plus"):
-            return super().same(trace, *arguments, **fields)
-        return self.fails(self.run_program("--policy", self.policy, *how_much(*arguments, None), **{**fields, "plus": "true"}), "--set plus = true")
-
     def test_scopes(self):
         trace = self.given(small(71, 90, (8, 2)))
         for self.scope in ("lane", "layer", "global"):

@@ -12,8 +12,7 @@ struct kvzip {
   static constexpr auto header = "kvzip.hpp";
   static constexpr refusal refusals[] = {
       {"kvzip(sinks=-1)", "parse: column 1: kvzip.sinks = -1, but a count cannot be negative"},
-      {"kvzip(plus=true)",
-       "parse: column 1: kvzip.plus = true, but weights by the norms of projected values are not there yet"}};
+      {"kvzip_plus(sinks=-1)", "parse: column 1: kvzip_plus.sinks = -1, but a count cannot be negative"}};
 
   static scorer any() { return {.sinks = *rc::gen::element(0, 1, 4, 30)}; }
   static int last(scorer const&) { return 0; }

@@ -417,6 +417,61 @@ TEST_SUITE("parts/allot") {
     });
   }
 
+  TEST_CASE("variance: layers share by e to the power of less their part of all variances, and shares add up") {
+    auto const shares = [](std::vector<int> const& counts, std::vector<std::vector<double>> const& norms, int heads,
+                           int tokens, std::string const& fields) {
+      even_layers lanes(static_cast<int>(counts.size()), heads, 64, counts);
+      for (int i = 0; i < lanes.cache.lane_count(); ++i) {
+        for (std::size_t e = 0; e < norms[as_size(i)].size(); ++e) {
+          lanes.cache.write(of::keys, lanes.cache.lane_at(i), static_cast<int>(e), {norms[as_size(i)][e], 0, 0, 0});
+        }
+      }
+      auto const policy = kv::parse("knorm | budget(" + std::to_string(tokens) + ", by=variance" + fields + ")");
+      CHECK(kv::parse(kv::to_string(policy)) == policy);
+      std::vector<int> found;
+      std::vector<int> const all = lanes.kept(policy).second;
+      for (std::size_t l = 0; l < counts.size(); ++l) found.push_back(all[l * as_size(heads)]);
+      return found;
+    };
+    // Variances of 0.2, 0.5 and 0.3: weights .377978, .280013 and .342009 of 3 * 10 entries less 3 * 0.4.
+    std::vector<std::vector<double>> norms;
+    for (double const f : {0.2, 0.5, 0.3}) {
+      norms.emplace_back();
+      for (int e = 0; e < 40; ++e) norms.back().push_back(5 + (e % 2 == 0 ? 1 : -1) * std::sqrt(f));
+    }
+    CHECK(shares({40, 40, 40}, norms, 1, 10, "") == std::vector<int>{11, 9, 10});
+    CHECK(shares({40, 40, 40}, norms, 1, 10, ", least_part=0.25") == std::vector<int>{10, 10, 10});
+    holds("any norms", 200, [&] {
+      int const layers = *rc::gen::inRange(1, 6), heads = *rc::gen::inRange(1, 3), tokens = *rc::gen::inRange(0, 60);
+      int const bound = *rc::gen::inRange(1, 60);
+      dice random(*rc::gen::inRange<std::uint64_t>(1, 1000));
+      std::vector<std::vector<double>> lanes(as_size(layers * heads));
+      std::vector<double> weights;
+      double all = 0;
+      for (int l = 0; l < layers; ++l) {
+        double layer = 0;
+        for (int h = 0; h < heads; ++h) {
+          auto& lane = lanes[as_size(l * heads + h)];
+          double sum = 0, squares = 0;
+          for (int e = 0; e < bound; ++e) lane.push_back(random.below(64) / (4.0 + 16.0 * l));
+          for (double const each : lane) sum += each / bound;
+          for (double const each : lane) squares += (each - sum) * (each - sum) / bound;
+          layer += squares / heads;
+        }
+        weights.push_back(layer);
+        all += layer;
+      }
+      for (double& each : weights) each = std::exp(all > 0 ? -each / all : 0);
+      std::vector<int> const found =
+          shares(std::vector<int>(as_size(layers), bound), lanes, heads, tokens, ", least_part=0");
+      std::vector<int> const expected =
+          fitted(weights, std::int64_t{layers} * tokens, std::vector<int>(as_size(layers)),
+                 std::vector<int>(as_size(layers), bound));
+      for (std::size_t l = 0; l < found.size(); ++l) RC_ASSERT(std::abs(found[l] - expected[l]) <= 1);
+      RC_ASSERT(std::accumulate(found.begin(), found.end(), 0) == std::accumulate(expected.begin(), expected.end(), 0));
+    });
+  }
+
   TEST_CASE("sequences share nothing: in turns, one at a time, they keep what they keep at once") {
     holds("any norms of two sequences", 40, [] {
       int const bound = *rc::gen::inRange(2, 40);
@@ -459,7 +514,7 @@ TEST_SUITE("parts/allot") {
     auto const refused = [&](char const* text) { return error_of([&] { (void)known.parse(text); }); };
     CHECK(refused("knorm | budget(8, by=nothing)") ==
           "parse: column 22 = nothing, but a budget is shared out by fixed, ramp, table, importance, seen, hits, pool, "
-          "moments, ranks and front_loaded");
+          "moments, ranks, depth, variance and front_loaded");
     CHECK(refused("knorm | budget(8, by=hits, extra=3)") ==
           "parse: column 28 = extra, but budget has the fields tokens, ratio, bytes, scope, floor, rounding, by, beta, "
           "rule, "

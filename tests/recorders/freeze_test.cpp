@@ -143,9 +143,46 @@ TEST_SUITE("recorders/freeze") {
       }
     }
     auto const refused = [](char const* spec) { return error_of([&] { (void)kv::parse(spec); }); };
-    CHECK(refused("snapkv | frozen").starts_with("parse: column 10 = frozen, but the scorers that can be frozen are "));
+    CHECK(refused("h2o | frozen").starts_with("parse: column 7 = frozen, but the scorers that can be frozen are "));
     CHECK(refused("knorm | reduce_lanes(layer, max) | frozen") ==
           "parse: column 36 = frozen, but it is the first stage after its scorer");
+  }
+
+  TEST_CASE("scorers for the end of a prompt are frozen with their recorders: a later decision is the same") {
+    for (std::string const spec :
+         {"snapkv(window=4, pool=max:3)", "cake(window=4, pool=avg:3, gamma=20)", "finch(window=3)",
+          "cake(window=4, pool=none, tau2=0.4)", "dynamic_kv(window=4, pool=none)"}) {
+      CAPTURE(spec);
+      four_lanes lanes;
+      mock_queries rows(lanes.cache, kv::codec::f32, 20, 20);
+      fill(rows, lanes.cache, content::smooth);
+      for (int r = 0; r < 20; ++r) rows.set_position(0, r, r);
+      kv::any_policy const direct = kv::parse(spec + " | budget(9)"), later = kv::parse(spec + " | frozen | budget(9)");
+      CHECK(kv::parse(kv::to_string(later)) == later);
+      auto [direct_state, expected] = state_and_plan(lanes.exec, direct, lanes.view);
+      kv::queries const observed{rows.view()};
+      kv::signals const in{lanes.view.lanes, kv::keys_of(lanes.view), observed};
+      observe_and_decide(lanes.exec, direct, in, direct_state, expected);
+
+      auto [state, plan] = state_and_plan(lanes.exec, later, lanes.view);
+      for (int layer = 0; layer < 2; ++layer) {  // as a prefill does, layer by layer
+        kv::signals const some{lanes.view.lanes.layers_only(layer, layer + 1), kv::keys_of(lanes.view), observed};
+        kv::observe(lanes.exec, later, some, state);
+      }
+      lanes.cache.write(of::keys, lanes.cache.lane_at(1), 4, std::vector<double>(8, 9.0));  // nobody reads it again
+      CHECK(allocations_in([&] { kv::decide(lanes.exec, later, kv::signals{lanes.view.lanes}, state, plan); }) == 0);
+      for (int s = 0; s < plan.keep().segments(); ++s) {
+        CHECK(listed(plan.keep(), s) == listed(expected.keep(), s));
+        CHECK(plan.score(s, 3) == expected.score(s, 3));
+      }
+      auto const numbers = [&](auto const& of) {
+        std::vector<int> made;
+        for (int i = 0; i < 4 && of.shares().data != nullptr; ++i)
+          made.push_back(*of.shares().row(lanes.view.lanes.at(i)));
+        return made;
+      };
+      CHECK(numbers(plan) == numbers(expected));
+    }
   }
 
   TEST_CASE("scores below 0, and of 0, are scores too") {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "basics.hpp"
@@ -32,6 +33,7 @@ struct mass_options {
   reduction rows = reduction::sum;
   reduction group = reduction::mean;  ///< `last` has no meaning for a group and is refused
   reduction_order order = reduction_order::rows_then_group;
+  std::function<double(std::size_t row, std::size_t rows, std::size_t entries)> weight{};  ///< of a row; none: 1
 };
 
 inline void check(lane_attention const& lane) {
@@ -177,7 +179,15 @@ inline row reduced_weights(std::vector<matrix> const& weights, mass_options cons
 /// The attention that each entry of the lane receives from the query rows.
 inline row attention_mass(lane_attention const& lane, mass_options const& options) {
   require(options.group != reduction::last, "a group has no last head");
-  return reduced_weights(attention_weights(lane, options), options, lane.keys.size());
+  std::vector<matrix> weights = attention_weights(lane, options);
+  for (matrix& head : weights) {
+    for (std::size_t r = 0; r < head.size() && options.weight; ++r) {
+      bool const one = options.rows == reduction::last;  // the last row is the only one then
+      double const factor = options.weight(one ? 0 : r, one ? 1 : head.size(), lane.keys.size());
+      for (double& each : head[r]) each *= factor;
+    }
+  }
+  return reduced_weights(weights, options, lane.keys.size());
 }
 
 /// How the probabilities of one query head differ from row to row, for each entry before the first of the last rows.

@@ -18,10 +18,17 @@ inline reference::pooling in_double(kv::pooling const& by) {
 
 /// The options as the reference is told of them.
 inline reference::mass_options in_double(kv::attention_mass_options const& how) {
-  return {.domain = static_cast<reference::key_domain>(how.domain),
-          .rows = static_cast<reference::reduction>(how.rows),
-          .group = static_cast<reference::reduction>(how.group),
-          .order = static_cast<reference::reduction_order>(how.order)};
+  reference::mass_options made{.domain = static_cast<reference::key_domain>(how.domain),
+                               .rows = static_cast<reference::reduction>(how.rows),
+                               .group = static_cast<reference::reduction>(how.group),
+                               .order = static_cast<reference::reduction_order>(how.order)};
+  auto const to = static_cast<double>(how.weight.last);
+  if (how.weight.by == kv::weight_of_row::ramp) {
+    made.weight = [to](std::size_t r, std::size_t rows, std::size_t) {
+      return rows > 1 ? 1 + (to - 1) * static_cast<double>(r) / static_cast<double>(rows - 1) : 1;
+    };
+  }
+  return made;
 }
 
 /// Inside a property: any reductions, any order, one of these domains and of these numbers of last rows.
@@ -36,6 +43,9 @@ inline kv::attention_mass_options any_mass_options(std::vector<kv::key_domain> c
   how.order = *rc::gen::element(reduction_order::rows_then_group, reduction_order::group_then_rows,
                                 reduction_order::group_on_logits);
   how.last_rows = *rc::gen::elementOf(last_rows);
+  how.weight.by =
+      *rc::gen::weightedElement<kv::weight_of_row>({{4, kv::weight_of_row::one}, {1, kv::weight_of_row::ramp}});
+  how.weight.last = *rc::gen::element(1.2f, 0.5f, 0.0f);
   return how;
 }
 

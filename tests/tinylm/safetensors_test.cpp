@@ -24,9 +24,7 @@ TEST_SUITE("tinylm") {
     CHECK(read.floats("c", {}) == std::vector{0.74609375f});
   }
 
-  TEST_CASE("safetensors: headers that lie are refused by their line") {
-    refuses_bad_headers<tinylm::safetensors>("tensor");
-  }
+  TEST_CASE("safetensors: headers that lie are refused by their line") { refuses_bad_headers<tinylm::safetensors>(); }
 
   TEST_CASE("safetensors: what is not there, or is something else, is named") {
     temporary_folder const folder;

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <array>
+#include <kvpolicy/core/signal_set.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
-#include <kvpolicy/decision/signal_set.hpp>
 #include <string>
 #include <string_view>
 

@@ -4,6 +4,7 @@
 
 #include <kvpolicy/by_name/systems.hpp>
 #include <kvpolicy/scorers/external.hpp>
+#include <kvpolicy/scorers/kvzip.hpp>
 #include <kvpolicy/scorers/received_attention.hpp>
 #include <kvpolicy/scorers/window_attention.hpp>
 
@@ -132,6 +133,27 @@ struct keys_values {
   void join(spec_parts& parts) const { parts.protect.add(recent{grace}); }
 
   friend bool operator==(keys_values const&, keys_values const&) = default;
+};
+
+/// KVzip (Kim et al. 2025, arXiv:2505.23416), or with `plus` KVzip+, which also goes by the norms of projected values.
+struct kvzip_by_name {
+  int sinks = 4;
+  bool plus = false;
+
+  static constexpr auto name = "kvzip";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"sinks", &kvzip_by_name::sinks}, field{"plus", &kvzip_by_name::plus});
+  }
+  void check(char const* call) const { scorer().check(call); }
+  [[nodiscard]] constexpr kvzip scorer() const { return {sinks}; }
+  template <class Visit>
+  auto with_scorer(Visit const& visit) const {
+    return plus ? visit(kvzip_plus{sinks}) : visit(scorer());
+  }
+  void join(spec_parts&) const {}
+
+  friend bool operator==(kvzip_by_name const&, kvzip_by_name const&) = default;
 };
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -77,7 +77,7 @@ class basic_registry {
       if (each.is_critical) parts_.template add_needs<critical<full>::needs>(made.info);
     }
     if constexpr (detail::reads_rows<System>) made.info.rows_field = detail::table_field<System>();
-    made.info.has_no_budget = joined.pick.has_no_budget();
+    made.info.has_no_budget = joined.has_budget || joined.pick.has_no_budget();
     if constexpr (requires { System::when; }) made.info.when = System::when;
     if constexpr (requires { System::prompts_only; }) made.info.prompts_only = System::prompts_only;
     made.is_system = true;
@@ -92,13 +92,10 @@ class basic_registry {
       spec_parts const said = with;
       chosen.join(with);
       detail::refuse_replaced(said, with, from);
-      if constexpr (requires { chosen.with_scorer([](auto const& one) { return any_entry_scorer(one); }); }) {
-        return chosen.with_scorer([](auto const& one) { return any_entry_scorer(one); });
-      } else {
-        return any_entry_scorer(chosen.scorer());
-      }
+      return detail::with_scorer_of(chosen, [](auto const& one) { return any_entry_scorer(one); });
     };
     parts_.scorers.push_back(made);
+    parts_.add_freezable(defaults);
     return *this;
   }
 

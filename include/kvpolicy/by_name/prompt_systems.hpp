@@ -4,11 +4,13 @@
 
 #include <kvpolicy/by_name/attention_systems.hpp>
 #include <kvpolicy/by_name/systems.hpp>
+#include <kvpolicy/parts/depth.hpp>
 #include <kvpolicy/parts/moments.hpp>
 #include <kvpolicy/parts/ranks.hpp>
 #include <kvpolicy/scorers/cake.hpp>
 #include <kvpolicy/scorers/cheapest_recipe.hpp>
 #include <kvpolicy/scorers/kvcompose.hpp>
+#include <kvpolicy/scorers/late_attention.hpp>
 #include <kvpolicy/scorers/voted_attention.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -197,6 +199,45 @@ struct fastgen {
   void join(spec_parts& parts) const { parts.pick = at_least{0.5f}; }
 
   friend bool operator==(fastgen const& a, fastgen const& b) { return a.scorer() == b.scorer(); }
+};
+
+/// PyramidInfer (Yang et al. 2024, arXiv:2405.12532): the entries of a layer to which the last part of the prompt
+/// attends most, fewer in each layer. It says itself how many stay. The engine that also drops the hidden rows of the
+/// entries that went reads the keep set.
+struct pyramid_infer {
+  double rows = 0.2;   ///< the part of the entries whose query rows score, and which are kept
+  float ramp = 1.2f;   ///< what the last row counts
+  double first = 0.9;  ///< the part of its entries that the first layer keeps
+  double last = 0.3;   ///< and the last layer
+  depth_curve curve = depth_curve::cosine;
+  int least = 64;
+  int sinks = 4;
+
+  static constexpr bool adds_protection = true;
+  static constexpr auto name = "pyramid_infer";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"rows", &pyramid_infer::rows}, field{"ramp", &pyramid_infer::ramp},
+                       field{"first", &pyramid_infer::first}, field{"last", &pyramid_infer::last},
+                       field{"curve", &pyramid_infer::curve}, field{"least", &pyramid_infer::least},
+                       field{"sinks", &pyramid_infer::sinks});
+  }
+  void check(char const* call) const {
+    std::string const system = std::string(call) + ": pyramid_infer";
+    scorer().check(system.c_str());
+    shares().check(system.c_str());
+    expects(sinks >= 0, call, "pyramid_infer.sinks", sinks, "a count cannot be negative");
+  }
+  [[nodiscard]] constexpr late_attention scorer() const { return {rows, ramp}; }
+  [[nodiscard]] constexpr depth shares() const { return {first, last, curve, least}; }
+  void join(spec_parts& parts) const {
+    parts.protect.add(kvpolicy::sinks{sinks});
+    parts.limit = drop_ratio{0};
+    parts.share(shares());
+    parts.has_budget = true;
+  }
+
+  friend bool operator==(pyramid_infer const&, pyramid_infer const&) = default;
 };
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -204,16 +204,24 @@ class registered_parts {
     }
   }
 
-  /// Notes that a scorer can be frozen, if it can.
+  /// Notes that a scorer or the scorer of a system can be frozen, if it can.
+  template <class Part>
+  void add_freezable([[maybe_unused]] Part const& defaults) {
+    if constexpr (freezable<scorer_inside<Part>>) {
+      auto const make = [defaults](spec_part const& from, spec_part const& stage, registered_parts const& in) {
+        return with_scorer_of(in.read(defaults, from), [&](auto const& one) { return frozen_by(one, stage); });
+      };
+      freezable_scorers.emplace_back(Part::name, make);
+    }
+  }
   template <class Score>
-  void add_freezable([[maybe_unused]] Score const& defaults) {
+  static any_entry_scorer frozen_by(Score const& one, spec_part const& stage) {
     if constexpr (freezable<Score>) {
-      freezable_scorers.emplace_back(
-          Score::name, [defaults](spec_part const& from, spec_part const& stage, registered_parts const& in) {
-            frozen<Score> made{in.read(defaults, from)};
-            set_fields(made, stage);
-            return any_entry_scorer(made);
-          });
+      frozen<Score> made{one};
+      set_fields(made, stage);
+      return any_entry_scorer(made);
+    } else {
+      refuse_spec(stage.column, stage.name, std::string(Score::name) + " cannot be frozen");
     }
   }
   /// The frozen scorer of a spec whose first stage is `frozen`.
@@ -282,17 +290,6 @@ class registered_parts {
     if (ends.sinks != 0) return;
     if (limit.by == sharing::ramp) limit.shares.window = ends.recent;
     if (limit.by == sharing::allotted) limit.share(limit.sharer.with_window(ends.recent));
-  }
-
-  /// The table of a name, which an argument of a part says, or the part by itself.
-  template <class Table>
-  static Table find_table(std::map<std::string, Table> const& among, label const& name, spec_part const& from,
-                          spec_argument const* said) {
-    auto const found = among.find(to_string(name));
-    if (found != among.end()) return found->second;
-    constexpr char const* rule = "a table is given to the registry by its name";
-    if (said != nullptr) refuse_spec(said->value_column, said->value, rule);
-    refuse_spec(from.column, from.name, "its table is " + to_string(name) + ", and " + rule);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <kvpolicy/by_name/basic_registry.hpp>
 #include <kvpolicy/by_name/mix_by_name.hpp>
 #include <kvpolicy/by_name/times_norm_by_name.hpp>
+#include <kvpolicy/parts/variance.hpp>
 #include <kvpolicy/scorers/carried.hpp>
 #include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
@@ -67,7 +68,7 @@ template <executor Executor = host_executor>
       .add(recency{})
       .add(external{});
   all.add(intent_kv{}).add(trim_kv{}).add(observed_attention{}).add(carried{});
-  all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{}).add(kvzip{});
+  all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{}).add(kvzip_by_name{}).add(kvzip_plus{});
   all.add(not_stale{}).add(db_trim_kv{}).add(keydiff{}).add(r_kv{}).add(q_filters{}).add(tri_attention{});
   all.add(scissorhands{}).add(lazy_eviction{}).add(window_attention{}).add(received_attention{});
   all.add(received_by_value{}).add(keys_values{}).add(chunk_kv{}).add(neural_gc{}).add(openvino{}).add(critical_kv{});
@@ -78,14 +79,14 @@ template <executor Executor = host_executor>
       .add(dynamic_kv{})
       .add(cake_with_moments{})
       .add(finch{});
-  all.add(kvcompose_with_ranks{}).add(cheapest_recipe{}).add(fastgen{});
+  all.add(kvcompose_with_ranks{}).add(cheapest_recipe{}).add(fastgen{}).add(late_attention{}).add(pyramid_infer{});
   all.add(cur{}).add(lag_kv{}).add(lazy_layers{}).add(simlayer_kv{});
   all.add(expected_attention{}).add(expected_margin{});
   all.add(kvzap{}).add(attention_gate{}).add(ada_ea{});
   all.add_stage(reduce_lanes<full>{}).add_stage(put_first<full>{}).add_stage(blocks<full>{});
   all.add_stage(times_norm_by_name<full>{}).add_stage(normalised<full>{}).add_stage(pooled<full>{});
   all.add_stage(noise<full>{}).add_stage(decayed<full>{}).add_stage(mix_by_name<full>{}).add_stage(critical<full>{});
-  all.add(hits{}).add(pooled_share{}).add(moments{}).add(ranks{});
+  all.add(hits{}).add(pooled_share{}).add(moments{}).add(ranks{}).add(depth{}).add(variance{});
   all.add_to_admissions(write_gate{}).add_to_admissions(head_table{}).add(quest{}).add(page_gates{});
   return all;
 }

@@ -35,6 +35,7 @@ struct spec_parts {
   any_budget limit{};
   any_trigger trigger{};
   any_pick pick{};
+  bool has_budget = false;            ///< a system says itself how many entries stay
   bool shares_if_table = false;       ///< a system's shares by importance are there if the registry has its table
   std::string shared_by{};            ///< the allotter that a system has: "hits"; empty: none
   std::vector<spec_stage> stages{};   ///< in the order in which they apply
@@ -213,6 +214,7 @@ inline void refuse_replaced(spec_parts const& said, spec_parts const& joined, sp
                   : refuse_spec(part.column, part.name, name + rule);
   };
   if (said.picks != nullptr && !(joined.pick == said.pick)) refuse(*said.picks, nullptr, " has one of its own");
+  if (joined.has_budget && said.budget != nullptr) refuse(*said.budget, nullptr, " says itself how many entries stay");
   if (joined.limit == said.limit && joined.shared_by == said.shared_by) return;
   char const* const amount = " shares out a budget of tokens, of a ratio or of bytes";
   if (said.picks != nullptr && said.pick.by_threshold()) refuse(*said.picks, nullptr, amount);

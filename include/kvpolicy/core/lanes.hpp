@@ -174,6 +174,11 @@ struct lanes {
 
 namespace detail {
 
+/// floor(part * entries) of real numbers. The small term makes up for a product of doubles that rounds down.
+[[nodiscard]] KVPOLICY_HD constexpr int floor_of_part(double part, int entries) {
+  return static_cast<int>(part * entries + 1e-9);
+}
+
 /// Calls visit(i, lane) for the lanes [begin, end), in order, without the divisions of `lanes::at`.
 template <class Visit>
 void for_each_lane(lanes const& batch, int begin, int end, Visit const& visit) {

@@ -2,4 +2,4 @@
 // The header has moved; this path goes with 0.4.
 #pragma once
 
-#include <kvpolicy/decision/signal_set.hpp>  // IWYU pragma: export
+#include <kvpolicy/core/signal_set.hpp>  // IWYU pragma: export

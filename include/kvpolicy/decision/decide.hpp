@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/signal_set.hpp>
 #include <kvpolicy/decision/block_rule.hpp>
 #include <kvpolicy/decision/decision_refusals.hpp>
 #include <kvpolicy/decision/first.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
-#include <kvpolicy/decision/signal_set.hpp>
 #include <kvpolicy/ops/map.hpp>
 
 namespace KVPOLICY_NAMESPACE {

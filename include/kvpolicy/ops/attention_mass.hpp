@@ -25,17 +25,40 @@ enum class reduction_order { rows_then_group, group_then_rows, group_on_logits }
 [[nodiscard]] constexpr std::array<char const*, 4> names(reduction) { return {"sum", "mean", "max", "last"}; }
 
 /// What the probabilities of a row count, where rows are reduced.
-enum class weight_of_row { one, visible };
+enum class weight_of_row { one, visible, ramp };
 
-/// The weight of row r of R rows that are the last of N entries: 1, or the number N - R + r + 1 - less of entries that
-/// it sees, so that a mean over rows is not lower for the reason that the rows see more.
+/// The weight of row r of R rows that are the last of N entries:
+///
+/// - `one`: 1.
+/// - `visible`: the number N - R + r + 1 - less of entries that it sees, 0 if there are more rows, so that a mean over
+/// rows is
+///   not lower for the reason that the rows see more.
+/// - `ramp`: 1 + (last - 1) r / (R - 1), from 1 to `last`; a single row has the weight 1.
 struct row_weight {
   weight_of_row by = weight_of_row::one;
   int less = 0;
+  float last = 1;
 
   [[nodiscard]] KVPOLICY_HD bool is_one() const { return by == weight_of_row::one; }
   [[nodiscard]] KVPOLICY_HD float operator()(int row, int rows, int entries) const {
-    return is_one() ? 1.0f : static_cast<float>(entries - rows + row + 1 - less);
+    if (is_one()) return 1;
+    if (by == weight_of_row::visible) {
+      int const sees = entries - rows + row + 1 - less;
+      return sees > 0 ? static_cast<float>(sees) : 0.0f;
+    }
+    return rows > 1 ? 1 + (last - 1) * static_cast<float>(row) / static_cast<float>(rows - 1) : 1.0f;
+  }
+};
+
+/// How many of the last rows of a lane are used: a number, or a part of the entries.
+struct last_rows_used {
+  int rows = 0;     ///< 0: all
+  double part = 0;  ///< above 0: max(1, floor(part * entries)) rows
+
+  [[nodiscard]] KVPOLICY_HD constexpr int of(int entries) const {
+    if (!(part > 0)) return rows;
+    int const some = detail::floor_of_part(part, entries);
+    return some > 1 ? some : 1;
   }
 };
 
@@ -49,6 +72,10 @@ struct attention_mass_options {
   int last_rows = 0;                 ///< how many of the last rows are used; 0: all
   bool accumulate = false;           ///< adds to `out` instead of overwriting it
   row_weight weight{};               ///< what each row counts
+  double last_part = 0;              ///< above 0: so many rows are used as this part of the entries, at least one
+
+  /// How many of the last rows of a lane are used; 0: all.
+  [[nodiscard]] constexpr last_rows_used used() const { return {last_rows, last_part}; }
 };
 
 namespace ops {
@@ -100,6 +127,10 @@ struct compute_attention_mass_t : verb<compute_attention_mass_t> {
             "queries.heads", rows.heads, "query heads are shared out evenly among KV heads");
     expects(rows.rows >= 0, "compute_attention_mass", "queries.rows", rows.rows, "a count cannot be negative");
     expects(how.last_rows >= 0, "compute_attention_mass", "last_rows", how.last_rows, "a count cannot be negative");
+    expects(how.last_part >= 0 && how.last_part <= 1, "compute_attention_mass", "last_part", how.last_part,
+            "a part of the entries, 0 to 1");
+    expects(how.last_part == 0 || how.last_rows == 0, "compute_attention_mass", "last_rows", how.last_rows,
+            "last_part says how many rows are used");
     expects(how.group != reduction::last, "compute_attention_mass", "group", "last", "query heads have no order");
     expects(how.lanes != reduction::last, "compute_attention_mass", "lanes", "last", "lanes have no order");
     expects(how.domain != key_domain::candidates || how.lanes != reduction::max, "compute_attention_mass", "lanes",

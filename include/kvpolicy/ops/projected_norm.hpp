@@ -15,8 +15,8 @@ enum class norm_of_row { l1, l2 };
 
 /// Signal: W_o, the matrix by which a layer turns the outputs of its attention heads into its own output, [layer,
 /// channel of the output, query head, channel of a value], as a linear layer stores it. The columns of a query head are
-/// contiguous, and so are those of all heads. The memory is the engine's, which the executor can read. Sequences share
-/// it.
+/// contiguous, and so are those of all heads unless `head` says otherwise. The memory is the engine's, which the
+/// executor can read. Sequences share it.
 struct output_projection {
   static constexpr auto name = "output_projection";
   std::byte const* base = nullptr;
@@ -26,6 +26,7 @@ struct output_projection {
   int heads = 0;               ///< number of query heads
   std::int64_t layer = 0;      ///< strides in bytes
   std::int64_t channel = 0;    ///< between channels of the output
+  std::int64_t head = 0;       ///< between query heads; 0: the bytes of Dv channels
 
   /// The columns of each query head as rows that values are multiplied by, one for each channel of the output.
   [[nodiscard]] query_view rows() const {
@@ -34,7 +35,7 @@ struct output_projection {
     made.element = element;
     made.dims = dims;
     made.layer = layer;
-    made.head = std::int64_t{dims} * bytes_of(element);
+    made.head = head != 0 ? head : std::int64_t{dims} * bytes_of(element);
     made.row = channel;
     made.heads = heads;
     made.rows = width;
@@ -68,6 +69,15 @@ struct output_projection {
   made.channel = std::int64_t{made.dims} * made.heads * bytes_of(element);
   made.layer = made.channel * width;
   return made;
+}
+
+/// The projection of one query head of each KV head's group.
+[[nodiscard]] inline output_projection one_of_group(output_projection from, int which, int group) {
+  std::int64_t const head = from.rows().head;
+  from.base += which * head;
+  from.head = head * group;
+  from.heads /= group;
+  return from;
 }
 
 /// Signal: the norm of each entry's value after the output projection, which the engine or a kernel beside it has

@@ -10,16 +10,17 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// The entries before a chunk that its rows see.
+/// The entries before a chunk that its rows see, and what a row's probabilities are divided by.
 struct span_attention_options {
-  int sinks = 0;  ///< so many of a lane's first entries, as far as they are before the chunk
+  int sinks = 0;                     ///< so many of a lane's first entries, as far as they are before the chunk
+  by_lane<float const> divide_by{};  ///< for each stored row a number above 0; null: 1
 };
 
 namespace ops {
 
 /// `span_attention(exec, keys, rows, spans, options, out)`: out[e] is the highest probability that any row about entry
-/// e gives to it. Rows of equal spans [begin, end) that stand together are a chunk, and a row of it sees, whatever its
-/// position,
+/// e gives to it, divided by the row's number where there are such. Rows of equal spans [begin, end) that stand
+/// together are a chunk, and a row of it sees, whatever its position,
 ///
 /// - the first min(sinks, begin) entries of the lane and the entries [begin, end);
 /// - of the chunk's own rows the keys of those up to itself, if `spans.keys` has rows.

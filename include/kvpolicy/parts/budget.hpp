@@ -77,8 +77,7 @@ constexpr auto in_entries(Budget const& limit, shape const& model, std::int64_t 
   }
 }
 
-/// floor(fraction * tokens) of real numbers. The small term makes up for a product of doubles that rounds down.
-KVPOLICY_HD constexpr int part_of(double fraction, int tokens) { return static_cast<int>(fraction * tokens + 1e-9); }
+KVPOLICY_HD constexpr int part_of(double fraction, int tokens) { return floor_of_part(fraction, tokens); }
 /// int(fraction * tokens), as in published code: a product of doubles, truncated (29 % of 100 are 28).
 KVPOLICY_HD constexpr int cut_part_of(double fraction, int tokens) { return static_cast<int>(fraction * tokens); }
 

@@ -41,6 +41,18 @@ struct ends_of_count {
   friend bool operator==(ends_of_count const&, ends_of_count const&) = default;
 };
 
+/// Protects the last entries of a lane: the part `part` of those that it holds, at least one.
+struct last_part {
+  double part;
+  [[nodiscard]] KVPOLICY_HD int last(int count) const {
+    int const some = detail::floor_of_part(part, count);
+    return some > 1 ? some : 1;
+  }
+  KVPOLICY_HD bool operator()(entry at) const { return at.ordinal >= at.count - last(at.count); }
+  KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const { return {0, of.count - last(of.count)}; }
+  friend bool operator==(last_part const&, last_part const&) = default;
+};
+
 /// Protects the first `first` and the last `last` entries that a lane holds, wherever they stand in the sequence.
 struct first_and_last {
   int first;

@@ -169,7 +169,7 @@ struct moments {
     }
     constexpr double no_cap = 1e9;
     detail::allot_by_weight(exec, these{batch}, detail::layer_preference{numbers},
-                            detail::average_or_window{of.average, window}, window, no_cap, shares);
+                            detail::average_or_window{of.average, window}, {window}, no_cap, shares);
   }
   friend bool operator==(moments const&, moments const&) = default;
 };

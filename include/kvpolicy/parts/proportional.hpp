@@ -29,11 +29,17 @@ struct table_of_layers {
 
 namespace detail {
 
+/// The least share of a layer: a number of entries, or above 0 a part of those that it has.
+struct least_share {
+  int tokens = 0;
+  double part = 0;
+};
+
 /// The shares of the layers of one sequence, in proportion to weights between two limits. A layer's average is the
 /// number of entries that it would have without weights, and `total` is the sum of the averages.
 ///
 ///     x_l = low_l + (total - sum of low) w_l / (sum of w)
-///     high_l = min(entries_l, int(cap * average_l)), low_l = min(least, average_l, high_l)
+///     high_l = min(entries_l, int(cap * average_l)), low_l = min(least, average_l, high_l), or a part of entries_l
 ///
 /// While an x is above its high_l, it becomes high_l, and what it had more goes to the others in proportion to their
 /// weights. The sum of the shares is `total` exactly, by largest remainder; all shares are high_l if that is less, and
@@ -43,7 +49,7 @@ struct shares_by_weight {
   Weights weights;
   Average average;
   lanes batch;
-  int least;
+  least_share least;
   double cap;
 
   [[nodiscard]] KVPOLICY_HD constexpr int operator()(lane_entries const& of) const {
@@ -51,7 +57,7 @@ struct shares_by_weight {
     int const layers = batch.layers();
     std::int64_t total = 0;
     std::int64_t most = 0;
-    std::int64_t fewest = 0;
+    double fewest = 0;
     double sum = 0;
     for (int l = first; l < batch.layer_end; ++l) {
       total += average_of(of.lane.sequence, l);
@@ -60,8 +66,9 @@ struct shares_by_weight {
       sum += weight(of.lane.sequence, l);
     }
     if (most <= total) return high(of.lane.sequence, of.lane.layer);
-    if (fewest >= total) return low(of.lane.sequence, of.lane.layer);
-    line const found = filled(of.lane.sequence, static_cast<double>(total - fewest), sum);
+    auto const all = static_cast<double>(total);
+    if (fewest >= all) return static_cast<int>(low(of.lane.sequence, of.lane.layer) + 1e-9);
+    line const found = filled(of.lane.sequence, all - fewest, sum);
     auto const share = [&](int l) {
       double const x = at(found, of.lane.sequence, first + l);
       double const limit = high(of.lane.sequence, first + l);
@@ -102,9 +109,10 @@ struct shares_by_weight {
     int const share = average(lane{sequence, layer, 0}, all);
     return cap * share < all ? part_of(cap, share) : all;
   }
-  [[nodiscard]] KVPOLICY_HD constexpr int low(int sequence, int layer) const {
+  [[nodiscard]] KVPOLICY_HD constexpr double low(int sequence, int layer) const {
+    if (least.part > 0) return least.part * entries(sequence, layer);
     int const share = average_of(sequence, layer);
-    int const all = least < share ? least : share;
+    int const all = least.tokens < share ? least.tokens : share;
     int const limit = high(sequence, layer);
     return all < limit ? all : limit;
   }
@@ -142,8 +150,8 @@ struct shares_by_weight {
 
 /// Writes the shares of all lanes. All lanes of a layer have the same.
 template <class Executor, class SignalSet, class Statistic, class Average>
-void allot_by_weight(Executor& exec, SignalSet const& in, Statistic const& of, Average const& average, int least,
-                     double cap, by_lane<int> const& shares) {
+void allot_by_weight(Executor& exec, SignalSet const& in, Statistic const& of, Average const& average,
+                     least_share least, double cap, by_lane<int> const& shares) {
   auto const weights = of.weights(in);
   using by_weight = shares_by_weight<std::remove_const_t<decltype(weights)>, Average>;
   ops::map_lanes(exec, in.lanes, by_weight{weights, average, in.lanes, least, cap}, shares);
@@ -182,7 +190,7 @@ struct proportional {
   /// - cost: O(layers^2 * heads) a lane.
   template <class Executor, class SignalSet>
   void allot(Executor& exec, SignalSet const& in, score_view const&, by_lane<int> const& shares) const {
-    detail::allot_by_weight(exec, in, of, per_lane{tokens}, least, cap, shares);
+    detail::allot_by_weight(exec, in, of, per_lane{tokens}, {least}, cap, shares);
   }
   [[nodiscard]] static constexpr bool compares_layers() { return true; }
   /// Layers that decide together would have several budgets.

@@ -13,6 +13,7 @@ namespace KVPOLICY_NAMESPACE {
 /// `spans` says which entries each row is about, for scorers that ask, and has the keys of the rows' own tokens.
 struct external_queries : query_view {
   row_spans spans{};
+  by_lane<float const> hidden_norm{};  ///< for each stored row the norm of its token's hidden state; null: not known
 
   static constexpr auto name = "external_queries";
   static constexpr auto tensor = "query_rows";

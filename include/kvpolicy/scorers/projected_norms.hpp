@@ -22,9 +22,17 @@ struct combined_with {
   KVPOLICY_HD float operator()(float old, entry at) const { return combine(old, table.row(at.lane)[at.ordinal]); }
 };
 
-/// out[e] = combine(out[e], norm of the entry's projected value). Norms that the engine gives come first.
+/// Which norms of projected values: those of query head `head` of `group` ones of a lane, or the mean over them.
+struct which_norm {
+  norm_of_row norm;
+  int head = 0;
+  int group = 0;  ///< 0: the mean
+};
+
+/// out[e] = combine(out[e], norm of the entry's projected value). Norms that the engine gives come first, and are the
+/// same for all query heads of a lane.
 template <class Executor, class SignalSet, class Combine>
-void apply_projected_norms(Executor& exec, SignalSet const& in, norm_of_row norm, Combine const& combine,
+void apply_projected_norms(Executor& exec, SignalSet const& in, which_norm const& which, Combine const& combine,
                            score_view const& out) {
   if constexpr (SignalSet::template provides<value_norms>) {
     if (in.template gives<value_norms>()) {
@@ -33,7 +41,9 @@ void apply_projected_norms(Executor& exec, SignalSet const& in, norm_of_row norm
     }
   }
   if constexpr (SignalSet::template provides<output_projection> && SignalSet::template provides<values>) {
-    ops::projected_norm(exec, in.template get<values>(), in.template get<output_projection>(), {norm}, combine, out);
+    auto by = in.template get<output_projection>();
+    if (which.group > 0) by = one_of_group(by, which.head, which.group);
+    ops::projected_norm(exec, in.template get<values>(), by, {which.norm}, combine, out);
   }
 }
 

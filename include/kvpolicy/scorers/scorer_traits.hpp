@@ -140,9 +140,9 @@ constexpr scorer_facts facts_of(Score const& score) {
       if constexpr (requires { std::string(Score::name); }) made.name = Score::name;
       made.ranks_candidates = detail::ranks_candidates<Score>;
       made.safe_across_ranks = score.decides == granularity::lane;  // lanes that decide together must reduce
-      if constexpr (requires { Score::lane_numbers; }) made.lane_numbers = Score::lane_numbers;
       if constexpr (requires { Score::shares_out; }) made.shares_out = Score::shares_out;
     }
+    if constexpr (requires { Score::lane_numbers; }) made.lane_numbers = Score::lane_numbers;
     made.any_order = reads_any_order<Score>;
     if constexpr (requires { score.safe_across_ranks(); }) made.safe_across_ranks = score.safe_across_ranks();
     if constexpr (requires { typename std::integral_constant<budget_scope, Score::pools>; }) made.shares = Score::pools;

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/core/signal_set.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
 #include <kvpolicy/decision/scratch.hpp>
-#include <kvpolicy/decision/signal_set.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
 #include <kvpolicy/ops/top_k.hpp>

@@ -28,7 +28,7 @@ class mass_call {
     task_.scale = scale_of(from.logits, from.rows.channels);
     task_.soft_cap = from.logits.soft_cap;
     sinks_ = from.logits.sinks;
-    task_.last_rows = how.last_rows;
+    task_.used = how.used();
     task_.weight = how.weight;
     task_.only_last = how.rows == reduction::last;
     task_.on_logits = how.order == reduction_order::group_on_logits && task_.group > 1;
@@ -50,8 +50,8 @@ class mass_call {
   /// The most rows of a query head that can be used.
   [[nodiscard]] int rows() const {
     if (task_.only_last) return task_.rows.rows < 1 ? 0 : 1;
-    bool const fewer = task_.last_rows > 0 && task_.last_rows < task_.rows.rows;
-    return fewer ? task_.last_rows : task_.rows.rows;
+    int const used = task_.used.part > 0 ? task_.used.of(task_.scores.lanes.capacity) : task_.used.rows;
+    return used > 0 && used < task_.rows.rows ? used : task_.rows.rows;
   }
   /// The task for rows [first, first + most) of the used ones. For statistics the heads of a row are neighbours.
   [[nodiscard]] attention_task part(int first, int most, bool rows_apart) const {

@@ -116,7 +116,7 @@ struct implementation<ops::logits_t, Backend> {
     task.scores = out;
     task.group = rows.rows > 0 ? rows.heads / out.lanes.heads : 1;
     task.scale = how.scale.has_value() ? *how.scale : detail::scale_of(from.logits, from.rows.channels);
-    task.last_rows = how.last_rows;
+    task.used = {how.last_rows};
     task.only_last = how.rows == reduction::last;
     task.rows_apart = how.order == reduction_order::rows_then_group || task.group == 1;
     task.most_rows = std::numeric_limits<int>::max();

@@ -28,7 +28,7 @@ struct span_kernel {
   row_view own;         ///< keys of rows; without memory: there are none
   row_spans spans;
   sink_of_slot sink;
-  int sinks;
+  span_attention_options how;
   int rows_of_block;
   int blocks_of_lane;
 
@@ -120,7 +120,7 @@ struct span_kernel {
     for (int i = block.thread(); i < tile_rows; i += block.threads()) temp_storage.sums[i] = running_sum::nothing();
     product.prepare(block, task, used, about.lane, arena, all);
     int const rows_end = used.begin + (base + count - 1) / task.group + 1;
-    int const near = sinks < about.entries.begin ? sinks : about.entries.begin;
+    int const near = how.sinks < about.entries.begin ? how.sinks : about.entries.begin;
     auto const count_in = [&](int, int) {
       for (int i = warp_id(block); i < count; i += block.threads() / warp_size)
         add_row(block, temp_storage, temp_storage.logits + i * tile_pitch, i, temp_storage.scale[i],
@@ -139,7 +139,10 @@ struct span_kernel {
     for (int i = block.thread(); i < count; i += block.threads()) {
       running_sum whole = temp_storage.sums[i];
       if (sink.any()) whole = whole.with({sink(about.index, base + i), 1.0f});
-      temp_storage.known[i] = {running_sum::exp_offset(whole.row_max), 1.0f / whole.sum};
+      float scale = 1.0f / whole.sum;
+      if (how.divide_by.data != nullptr)
+        scale /= how.divide_by.row(about.lane)[task.rows.stored(about.lane, used.begin + (base + i) / task.group)];
+      temp_storage.known[i] = {running_sum::exp_offset(whole.row_max), scale};
     }
     float* const out = task.scores.row(about.index);
     each({false, about.entries.begin, about.entries.end}, kept_sums{temp_storage.known, task.group, base},
@@ -237,7 +240,7 @@ struct implementation<ops::span_attention_t, Backend> {
     int const at_once = rows_of_block(task);
     int const blocks = (task.rows.rows + at_once - 1) / at_once;
     detail::sink_of_slot const sink{from.logits.sinks, task.scores.lanes, task.group};
-    detail::span_kernel<Product> const kernel{task, product, of_rows, own, spans, sink, how.sinks, at_once, blocks};
+    detail::span_kernel<Product> const kernel{task, product, of_rows, own, spans, sink, how, at_once, blocks};
     exec.launch(launch_shape{task.scores.segments() * blocks,
                              detail::at_most<detail::tile_entries>(exec.threads().entry), kernel.shared()},
                 kernel);

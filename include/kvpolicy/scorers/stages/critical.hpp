@@ -76,7 +76,7 @@ struct critical {
     score_of.score(exec, in, of_inner);
     score_view const rest = rest_of(out);
     ops::map(exec, rest, raised{out.rows, epsilon});
-    detail::apply_projected_norms(exec, in, norm_of_row::l1, multiplied{}, rest);
+    detail::apply_projected_norms(exec, in, {norm_of_row::l1}, multiplied{}, rest);
   }
 
   friend bool operator==(critical const&, critical const&) = default;

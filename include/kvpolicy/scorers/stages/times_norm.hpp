@@ -69,7 +69,7 @@ struct times_norm {
     if constexpr (Of == normed_rows::values) {
       ops::row_norm(exec, in.template get<values>(), product{epsilon}, out);
     } else {
-      detail::apply_projected_norms(exec, in, norm, product{epsilon}, out);
+      detail::apply_projected_norms(exec, in, {norm}, product{epsilon}, out);
     }
   }
 

@@ -25,7 +25,7 @@ struct attention_task {
   int group = 1;           ///< query heads of a lane, its GQA group
   float scale = 1;         ///< the factor of q.k
   float soft_cap = 0;      ///< logits x become soft_cap tanh(x / soft_cap); 0: they stay
-  int last_rows = 0;       ///< only so many of the last rows take part; 0: all
+  last_rows_used used{};   ///< how many of the last rows take part
   bool only_last = false;  ///< of these only the very last is used, but the domain is that of all of them
   bool on_logits = false;  ///< the logits of the group are reduced before the softmax
   bool rows_apart = true;  ///< true: rows of a head are neighbours; false: heads of a row are
@@ -95,7 +95,8 @@ template <class Block>
     int const newest = task.scores.lanes.newest(this_lane);
     end = made.entries > 0 ? rows_until(block, task, this_lane, end, newest) : 0;
   }
-  int begin = task.last_rows > 0 && end > task.last_rows ? end - task.last_rows : 0;
+  int const last = task.used.of(made.entries);
+  int begin = last > 0 && end > last ? end - last : 0;
   if (task.domain == key_domain::past && begin < end && !task.sees_all())
     made.domain = task.position_of(this_lane, begin);
   if (task.only_last && begin < end - 1) begin = end - 1;

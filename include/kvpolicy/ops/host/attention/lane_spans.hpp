@@ -30,11 +30,12 @@ class lane_spans {
 
   /// `own` are the keys of rows, without memory if there are none.
   lane_spans(host_executor const& exec, keys const& from, keys const& own, query_view const& rows,
-             row_spans const& spans, int sinks, score_view const& out, lane one, std::span<std::byte> memory)
+             row_spans const& spans, span_attention_options const& how, score_view const& out, lane one,
+             std::span<std::byte> memory)
       : rows_(rows),
         spans_(spans),
         lane_(one),
-        sinks_(sinks),
+        how_(how),
         entries_(out.lanes.committed(one)),
         count_(rows.rows > 0 ? rows.valid(one) : 0),
         group_(rows.rows > 0 ? rows.heads / out.lanes.heads : 1),
@@ -152,18 +153,25 @@ class lane_spans {
     auto const see = [&](int entries) {
       for (int b = 0; b < of.count; ++b) std::fill_n(of.block[b].visible, rows_of(of, b), entries);
     };
-    int const near = std::min(sinks_, chunk.about.begin);
+    int const near = std::min(how_.sinks, chunk.about.begin);
     see(near);
     advance(entry_products_, of, 0, near, false);
     see(chunk.about.end);
     advance(entry_products_, of, chunk.about.begin, chunk.about.end, true);
-    for (int b = 0; b < of.count; ++b) take_highest(of, b, chunk.about, most);
+    for (int b = 0; b < of.count; ++b) take_highest(of, b, chunk, most);
     return end;
   }
-  void take_highest(pass& of, int b, ordinal_range about, float* most) const {
+  void take_highest(pass& of, int b, row_chunk const& chunk, float* most) const {
     row_block const& block = of.block[b];
+    ordinal_range const about = chunk.about;
     int const stretches = (about.end - about.begin + stretch_ - 1) / stretch_;
-    block.softmax->finalize(scales_ + b * floats_of_scales, stretches, block.visible, block.row_max, block.sum);
+    float* const scales = scales_ + b * floats_of_scales;
+    block.softmax->finalize(scales, stretches, block.visible, block.row_max, block.sum);
+    for (int i = 0; i < rows_of(of, b) && how_.divide_by.data != nullptr; ++i) {
+      int const row = chunk.first + (of.first[b] + i) / group_;
+      float const by = how_.divide_by.row(lane_)[rows_.stored(lane_, row)];
+      for (int s = 0; s < stretches; ++s) scales[std::ptrdiff_t{s} * block.rows + i] /= by;
+    }
     for (int e = about.begin, s = 0; e < about.end; e += stretch_, ++s) {
       block.softmax->reduce(stretch_of(of, b, about.end, s, e), true, true, most + e);
     }
@@ -172,7 +180,7 @@ class lane_spans {
   query_view const& rows_;
   row_spans const& spans_;
   lane lane_;
-  int sinks_;
+  span_attention_options const& how_;
   int entries_;
   int count_;  ///< valid rows
   int group_;

@@ -15,7 +15,8 @@ class rows_that_see {
     int const newest = batch.newest(this_lane);
     int end = rows_.valid(lane_);
     while (!sees_all() && end > 0 && position_of(end - 1) > newest) --end;
-    begin_ = how.last_rows > 0 ? std::max(0, end - how.last_rows) : 0;
+    int const used = how.used().of(entries_);
+    begin_ = used > 0 ? std::max(0, end - used) : 0;
     domain_ = entries_;
     if (how.domain == key_domain::past && begin_ < end && !sees_all()) domain_ = entries_before(position_of(begin_));
     if (how.rows == reduction::last) begin_ = std::max(begin_, end - 1);

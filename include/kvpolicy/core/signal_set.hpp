@@ -5,7 +5,6 @@
 #include <concepts>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
-#include <kvpolicy/decision/record.hpp>
 #include <tuple>
 #include <utility>
 
