@@ -123,7 +123,8 @@ TEST_SUITE("scorers/late_attention") {
     kv::lanes const batch = cache.lanes();
     kv::score_view const out = kv::contiguous_scores(batch, kv::granularity::layer, made.data(), 2);
     auto const view = rows.view();
-    exec.reserve(kv::detail::scratch_of_verb<kv::ops::compute_attention_mass_t, kv::host_executor::backend>(cache.model(), batch));
+    exec.reserve(kv::detail::scratch_of_verb<kv::ops::compute_attention_mass_t, kv::host_executor::backend>(
+        cache.model(), batch));
     kv::ops::compute_attention_mass(
         exec, kv::keys_of(cache.view()), view,
         {.rows = kv::reduction::mean, .weight = {.by = kv::weight_of_row::ramp, .last = 1.2f}}, out);
