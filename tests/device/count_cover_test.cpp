@@ -83,7 +83,9 @@ TEST_SUITE("device/count_cover") {
     CHECK(counted({0.25f, 9, 0.25f, 0.25f}, 0.76) == 3);
     CHECK(counted({0, 0, 0, 0}, 1) == 3);
     CHECK(counted({0, 0, 0, 0}, 0) == 0);
-    auto const call = [&] { kv::ops::count_cover(exec, scores.view(), not_third{}, limit_of_lane{}, {}); };
+    auto const call = [&] {
+      kv::ops::count_cover(exec, scores.view(), not_third{}, limit_of_lane{}, kv::by_lane<float>{});
+    };
     CHECK(error_of(call) == "count_cover: out = null, but it has a number for each segment");
   }
 }

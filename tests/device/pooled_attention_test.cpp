@@ -127,7 +127,9 @@ TEST_SUITE("device/pooled_attention") {
       fill_current(queries, cache, content::smooth);
       for (kv::pooling const pool : {kv::pooling(kv::avg_pool{5}), kv::pooling(kv::max_pool{7})}) {
         kv::pooled_attention_options const how{pool, 32, 32};
-        CAPTURE(of.entries), CAPTURE(of.dims), CAPTURE(of.group);
+        CAPTURE(of.entries);
+        CAPTURE(of.dims);
+        CAPTURE(of.group);
         for (kv::isa const level : vector_isas()) {
           kv::host_executor host(1, level);
           found made = computed(host, cache, kv::keys_of(cache.view()), queries.view(), how);

@@ -202,11 +202,10 @@ TEST_SUITE("scorers/defensive_kv") {
 
   TEST_CASE("its specs") {
     CHECK(kv::to_string(kv::parse("defensive_kv | budget(512)")) ==
-          "defensive_kv(window=32, pool=avg:5, cover=0.9, bias=window, norm_axis=heads) | budget(512, scope=layer, "
-          "floor=0)");
+          "defensive_kv(window=32, pool=avg:5, cover=0.9, bias=window, norm_axis=heads) | budget(512, scope=layer)");
     CHECK(kv::to_string(kv::parse("layer_defensive_kv(bias=release, norm_axis=none) | budget(512)")) ==
           "layer_defensive_kv(window=32, pool=avg:5, cover=0.9, bias=release, norm_axis=none) | budget(512, "
-          "scope=global, floor=0)");
+          "scope=global)");
     for (char const* const spec :
          {"defensive_kv(window=8, norm_axis=tokens) | sinks(4) | budget(9)",
           "layer_defensive_kv(pool=none, cover=0) | budget(9, scope=lane)", "defensive_kv | budget(ratio=0.5)"}) {

@@ -26,7 +26,7 @@ inline void settle(block_view const& block, int counted, bool grow, float* row_s
   });
 }
 
-/// Calls f(e, pool) for each entry, where pool(column) is that of a column's rows around it.
+/// Calls f(e, around) for each entry, where around(column) is that of a column's rows around it.
 template <int Rows, bool Maxima, class F>
 KVPOLICY_OP void for_pools(float const* values, int count, int pool_width, F const& f) {
   int const half = pool_width / 2;
@@ -49,8 +49,8 @@ KVPOLICY_OP void for_pools(float const* values, int count, int pool_width, F con
 template <int Rows>
 inline void add_maxima(float const* values, int count, int pool_width, float* row_sum) {
   floats of_rows[vectors_per_entry<Rows>] = {};
-  for_pools<Rows, true>(values, count, pool_width, [&](int, auto const& pool) KVPOLICY_INLINED {
-    unrolled<vectors_per_entry<Rows>>([&](auto c) KVPOLICY_INLINED { of_rows[c] = of_rows[c] + pool(c); });
+  for_pools<Rows, true>(values, count, pool_width, [&](int, auto const& around) KVPOLICY_INLINED {
+    unrolled<vectors_per_entry<Rows>>([&](auto c) KVPOLICY_INLINED { of_rows[c] = of_rows[c] + around(c); });
   });
   unrolled<vectors_per_entry<Rows>>(
       [&](auto c) KVPOLICY_INLINED { store_rows<Rows>(load_rows<Rows>(row_sum, c) + of_rows[c], row_sum, c); });
@@ -59,10 +59,10 @@ inline void add_maxima(float const* values, int count, int pool_width, float* ro
 template <int Rows, bool Maxima>
 inline void highest_by(float const* values, int count, int pool_width, float const* factor, bool grow, float* out) {
   auto const higher = [](auto a, auto b) KVPOLICY_INLINED { return max_nan(a, b); };
-  for_pools<Rows, Maxima>(values, count, pool_width, [&](int e, auto const& pool) KVPOLICY_INLINED {
-    floats high = pool(std::integral_constant<int, 0>{}) * load_rows<Rows>(factor, 0);
+  for_pools<Rows, Maxima>(values, count, pool_width, [&](int e, auto const& around) KVPOLICY_INLINED {
+    floats high = around(std::integral_constant<int, 0>{}) * load_rows<Rows>(factor, 0);
     unrolled<vectors_per_entry<Rows> - 1>([&](auto c) KVPOLICY_INLINED {
-      high = higher(high, pool(std::integral_constant<int, c + 1>{}) * load_rows<Rows>(factor, c + 1));
+      high = higher(high, around(std::integral_constant<int, c + 1>{}) * load_rows<Rows>(factor, c + 1));
     });
     four rows = quarter<0>(high);
     if constexpr (entries_per_vector<Rows> == 1) rows = fold_quarters(high, higher);
