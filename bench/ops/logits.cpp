@@ -6,7 +6,9 @@
 #include <kvpolicy/ops/host/add_shares.hpp>
 #include <kvpolicy/ops/host/attention_moments.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
+#include <kvpolicy/ops/host/count_cover.hpp>
 #include <kvpolicy/ops/host/lag_spread.hpp>
+#include <kvpolicy/ops/host/pooled_attention.hpp>
 #include <kvpolicy/ops/host/quadratic_form.hpp>
 #include <kvpolicy/ops/host/query_moments.hpp>
 #include <kvpolicy/ops/host/row_stats.hpp>
@@ -230,6 +232,46 @@ void attention_moments(benchmark::State& state) {
 BENCHMARK(attention_moments)
     ->ArgNames({"entries", "element", "threads"})
     ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// Means and the highest pools of 32 rows of all query heads, against the plain mass of the same rows.
+void pooled_attention(benchmark::State& state) {
+  fixture on(state, 32);
+  on.exec.reserve(kv::implementation<kv::ops::pooled_attention_t, kv::host>::scratch(bench::one_layer, on.entries));
+  kv::query_view const rows = on.queries.view(false);
+  std::vector<float> mean(on.values.size());
+  auto const to = kv::contiguous_scores(on.cache.lanes, kv::granularity::lane, mean.data(), on.entries).rows;
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::pooled_attention(on.exec, kv::keys_of(on.cache), rows, {.tail = 32}, to, on.scores); },
+      [&] { kv::ops::compute_attention_mass(on.exec, kv::keys_of(on.cache), rows, {}, on.scores); });
+  state.counters["over_mass"] = taken.ratio(0, 1);
+  state.counters["verb_us"] = 1e6 * taken.least(0);
+}
+BENCHMARK(pooled_attention)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// How many scores cover 0.9 of their sum, against a copy of them.
+struct most_of_sum {
+  double operator()(kv::lane) const { return 0.9 * 16384; }
+};
+void count_cover(benchmark::State& state) {
+  fixture on(state, 1);
+  std::vector<float> from(on.values.size()), counts(static_cast<std::size_t>(on.cache.lanes.size()));
+  bench::noise some(5);
+  for (float& each : on.values) each = some.uniform();
+  kv::by_lane<float> const out{counts.data(), 0, 0, 1};
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::count_cover(on.exec, on.scores, kv::everything{}, most_of_sum{}, out); },
+      [&] { std::copy(on.values.begin(), on.values.end(), from.begin()); });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(count_cover)
+    ->ArgNames({"entries", "element", "threads"})
+    ->ArgsProduct({{32768}, {0}, {1, 2}})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 

@@ -89,6 +89,7 @@
 #include <kvpolicy/ops/host/attention_moments.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
 #include <kvpolicy/ops/host/copy_rows.hpp>
+#include <kvpolicy/ops/host/count_cover.hpp>
 #include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -110,6 +111,7 @@
 #include <kvpolicy/ops/host/page_scores.hpp>
 #include <kvpolicy/ops/host/pair_norms.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/pooled_attention.hpp>
 #include <kvpolicy/ops/host/quadratic_form.hpp>
 #include <kvpolicy/ops/host/query_moments.hpp>
 #include <kvpolicy/ops/host/redundancy.hpp>
@@ -162,6 +164,7 @@
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
+#include <kvpolicy/scorers/defensive_kv.hpp>
 #include <kvpolicy/scorers/expected_attention.hpp>
 #include <kvpolicy/scorers/expected_margin.hpp>
 #include <kvpolicy/scorers/external.hpp>

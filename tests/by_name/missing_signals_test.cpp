@@ -151,8 +151,8 @@ TEST_SUITE("printed: missing signals") {
         kv::any_signals const in = given.without(missing);
         std::string said = error_of([&] { kv::observe(exec, policy, in, state); });
         if (said.empty()) said = error_of([&] { kv::decide(exec, policy, in, state, plan); });
-        std::string const whose =
-            missing.starts_with("value_norms") ? "critical" : std::string(policy.score.name_inside());
+        bool const by_stage = spec.starts_with("critical") && missing.starts_with("value_norms");
+        std::string const whose = by_stage ? "critical" : std::string(policy.score.name_inside());
         CHECK(said.find(", but " + whose + " needs signal " + missing) != std::string::npos);
         CHECK_FALSE(plan.decided());
         ++refused;

@@ -48,6 +48,8 @@ void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& rows, kv
   decide(exec, kv::eviction{.score = kv::openvino{}, .budget = kv::per_lane{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::critical<kv::knorm>{}, .budget = kv::per_lane{16}}, cache,
          kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), kv::output_projection{}});
+  decide(exec, kv::eviction{.score = kv::defensive_kv{}, .budget = kv::per_layer{16}}, cache,
+         kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), rows, kv::output_projection{}});
   kv::blocks const by_blocks{.score_of = kv::received_by_value{}};
   decide(exec, kv::eviction{.score = by_blocks, .budget = kv::unlimited{}, .pick = kv::lowest{}}, cache, in);
   decide(exec, kv::eviction{.score = kv::snapkv{}, .budget = kv::per_layer{16}}, cache, in);

@@ -170,6 +170,8 @@ TEST_SUITE("device/policies") {
     }
     kv::critical<kv::snapkv> const critical{.score_of = {.window = 2, .pool = kv::avg_pool{3}}, .first = 0.4};
     agree("critical", kv::eviction{.score = critical, .protect = kv::sinks{1}, .budget = kv::per_lane{9}});
+    kv::defensive_kv const most{.window = 3, .pool = kv::avg_pool{3}, .cover = 0.6};
+    agree("defensive_kv", kv::eviction{.score = most, .budget = kv::per_layer{9, 0}});
     for (auto const of : {kv::leverage_of::product, kv::leverage_of::mean}) {
       agree("cur", kv::eviction{.score = kv::cur{.sinks = 1, .block = 4, .of = of}, .budget = kv::per_lane{9}});
     }

@@ -50,7 +50,8 @@ TEST_SUITE("laws/shipped") {
          words("external intent_kv trim_kv observed_attention carried fast_kvzip lookahead_kv dapq pyramid_kv nacl "
                "sir_llm locret lu_kv not_stale side_quest recency window_attention received_attention "
                "received_by_value keys_values chunk_kv neural_gc openvino dynamic_kv critical_kv critical_ada_kv "
-               "compress_kv lazy_layers simlayer_kv fastgen late_attention pyramid_infer kvzip_plus")) {
+               "compress_kv lazy_layers simlayer_kv fastgen late_attention pyramid_infer kvzip_plus "
+               "layer_defensive_kv")) {
       listed_here.insert(each);
     }
     for (auto const& each : kv::shipped().list()) known.insert(each.name);

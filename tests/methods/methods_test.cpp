@@ -69,7 +69,9 @@ void decides_as_described() {
       }
     }
     reference::row expected;
-    if constexpr (requires { Method::scores(policy.score, lane, forced); }) {
+    if constexpr (requires { Method::scores(policy.score, now.told, as_size(s), forced, 0); }) {
+      expected = Method::scores(policy.score, now.told, as_size(s), forced, policy.budget.tokens);
+    } else if constexpr (requires { Method::scores(policy.score, lane, forced); }) {
       expected = Method::scores(policy.score, lane, forced);  // it ranks those that compete
     } else if constexpr (requires { Method::scores(policy.score, now.told, as_size(s)); }) {
       expected = Method::scores(policy.score, now.told, as_size(s));

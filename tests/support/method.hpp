@@ -12,6 +12,7 @@
 //     static void worked();                                               // its worked numbers
 //                                              or of (scorer, lane, forced) for a scorer that ranks candidates;
 //                                              or of (scorer, all lanes, which) for one that reads others of a layer;
+//                                              or of these, forced and the budget for one that puts entries first;
 //                                              empty: rounding decides; NaN: an entry that is forced, of any score
 //     static bool forces(scorer const&, told_of_lane const&, int);        // whether it forces an entry besides
 //     static constexpr double size;                                       // of numbers that cancel in scores; else 1
@@ -141,8 +142,20 @@ class told_lanes {
   void decide(Policy const& policy, kv::state<kv::host_executor>& state, kv::plan<kv::host_executor>& into) {
     kv::cache const now = view();
     kv::external_queries const again = repeated();
-    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), profile(turns), again}, state,
-               into);
+    norms_.assign(as_size(lanes * bound_), 0.0f);
+    for (int i = 0; i < lanes * bound_; ++i) {
+      told_of_lane const& lane = told[as_size(i / bound_)];
+      if (as_size(i % bound_) < lane.values.size()) norms_[as_size(i)] = value_norm(lane, as_size(i % bound_));
+    }
+    kv::value_norms const norms{{norms_.data(), 0, 2 * bound_, bound_}};
+    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), profile(turns), again, norms},
+               state, into);
+  }
+  /// The norm that the engine gives for the value of an entry.
+  static float value_norm(told_of_lane const& lane, std::size_t e) {
+    double sum = 0;
+    for (double const each : lane.values[e]) sum += std::fabs(each);
+    return static_cast<float>(sum / 8);
   }
 
   kv::cache view() {
@@ -205,7 +218,7 @@ class told_lanes {
   int bound_;
   int count_[lanes] = {};
   std::vector<int> position_;
-  std::vector<float> keys_, values_, again_, again_keys_;
+  std::vector<float> keys_, values_, again_, again_keys_, norms_;
   std::vector<int> begin_, end_;
 };
 

@@ -9,6 +9,7 @@
 #include <kvpolicy/scorers/carried.hpp>
 #include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
+#include <kvpolicy/scorers/defensive_kv.hpp>
 #include <kvpolicy/scorers/expected_attention.hpp>
 #include <kvpolicy/scorers/expected_margin.hpp>
 #include <kvpolicy/scorers/external.hpp>
@@ -80,6 +81,7 @@ template <executor Executor = host_executor>
       .add(cake_with_moments{})
       .add(finch{});
   all.add(kvcompose_with_ranks{}).add(cheapest_recipe{}).add(fastgen{}).add(late_attention{}).add(pyramid_infer{});
+  all.add(defensive_kv{}).add(layer_defensive_kv{});
   all.add(cur{}).add(lag_kv{}).add(lazy_layers{}).add(simlayer_kv{});
   all.add(expected_attention{}).add(expected_margin{});
   all.add(kvzap{}).add(attention_gate{}).add(ada_ea{});

@@ -18,6 +18,7 @@
 #include <kvpolicy/ops/host/attention_mass.hpp>
 #include <kvpolicy/ops/host/attention_moments.hpp>
 #include <kvpolicy/ops/host/block_scores.hpp>
+#include <kvpolicy/ops/host/count_cover.hpp>
 #include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/feature_sums.hpp>
@@ -32,6 +33,7 @@
 #include <kvpolicy/ops/host/normalise.hpp>
 #include <kvpolicy/ops/host/pair_norms.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/pooled_attention.hpp>
 #include <kvpolicy/ops/host/projected_norm.hpp>
 #include <kvpolicy/ops/host/quadratic_form.hpp>
 #include <kvpolicy/ops/host/query_moments.hpp>

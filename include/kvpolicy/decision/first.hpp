@@ -9,19 +9,30 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
+/// How many entries of each lane a scorer has counted, of which no more are put first; null: it has not.
+template <class Rest>
+by_lane<float> counts_of([[maybe_unused]] Rest const& rest) {
+  if constexpr (requires { rest.counts; }) return rest.counts;
+  return {};
+}
+
 /// The rule by which entries are put first: a decision's rule whose budget is that of the forced entries and of those.
 template <class Rule>
 struct first_rule {
   Rule rule;
   lanes batch;
   first_places first;
+  by_lane<float> counts;
 
   static constexpr bool constrains_hooks = true;
 
   [[nodiscard]] KVPOLICY_HD int budget(lane this_lane, int count) const {
     int const allowed = rule.budget(this_lane, count);
     int const forced = forced_in({this_lane, count, allowed, batch.position.row(this_lane)});
-    return forced + first.of(allowed, forced, rule.average(this_lane, count));
+    int const places = first.of(allowed, forced, rule.average(this_lane, count));
+    if (counts.data == nullptr) return forced + places;
+    int const most = static_cast<int>(*counts.row(this_lane));
+    return forced + (most < places ? most : places);
   }
   [[nodiscard]] KVPOLICY_HD static bool triggers(int, int) { return true; }
   [[nodiscard]] KVPOLICY_HD bool forces(entry at) const {
@@ -90,8 +101,9 @@ auto rest_scores_of(Score const& score, SignalSet const& in, score_view const& s
 template <class Executor, class Score, class SignalSet, class Rule>
 void put_first(Executor& exec, Score const& score, SignalSet const& in, Rule const& rule, score_view const& scores,
                keep_set const& keep) {
-  ops::top_k(exec, scores, first_rule<Rule>{rule, scores.lanes, score.places()}, keep);
-  ops::map(exec, scores, first_or_rest{keep, rest_scores_of(score, in, scores)});
+  auto const rest = rest_scores_of(score, in, scores);
+  ops::top_k(exec, scores, first_rule<Rule>{rule, scores.lanes, score.places(), counts_of(rest)}, keep);
+  ops::map(exec, scores, first_or_rest{keep, rest});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

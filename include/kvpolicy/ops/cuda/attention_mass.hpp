@@ -105,13 +105,15 @@ class mass_call {
 /// The kernels of a product: those that have a tile of logits in shared memory, or those that have all in registers.
 template <class Product>
 struct mass_kernels {
+  using storage = sums_storage;
   using sums = sums_kernel<Product>;
-  using finalize = finalize_body;
+  using finalize = finalize_body<sums_storage>;
   using masses = mass_kernel<Product>;
   static constexpr bool packs = false;
 };
 template <codec Element, int Spans>
 struct mass_kernels<fragment_product<Element, Spans>> {
+  using storage = sums_storage;
   using sums = fragment_sums_kernel<fragment_product<Element, Spans>>;
   using finalize = finalize_fragments;
   using masses = fragment_mass_kernel<fragment_product<Element, Spans>>;
@@ -172,7 +174,7 @@ class mass_launches {
   mass_call const& call_;
   Product product_;
   score_view const& scores_;
-  sums_storage storage_;
+  typename mass_kernels<Product>::storage storage_;
 
  private:
   void masses(int first, int most) {

@@ -18,6 +18,7 @@
 #include <kvpolicy/ops/cuda/block_scores.hpp>
 #include <kvpolicy/ops/cuda/compact_rows.hpp>
 #include <kvpolicy/ops/cuda/copy_rows.hpp>
+#include <kvpolicy/ops/cuda/count_cover.hpp>
 #include <kvpolicy/ops/cuda/count_rows.hpp>
 #include <kvpolicy/ops/cuda/entries.hpp>
 #include <kvpolicy/ops/cuda/feature_sums.hpp>
@@ -42,6 +43,7 @@
 #include <kvpolicy/ops/cuda/page_scores.hpp>
 #include <kvpolicy/ops/cuda/pair_norms.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>
+#include <kvpolicy/ops/cuda/pooled_attention.hpp>
 #include <kvpolicy/ops/cuda/projected_norm.hpp>
 #include <kvpolicy/ops/cuda/quadratic_form.hpp>
 #include <kvpolicy/ops/cuda/query_moments.hpp>

@@ -5,7 +5,7 @@
 #include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/first_places.hpp>
 #include <kvpolicy/scorers/concept.hpp>
-#include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/put_first_rest.hpp>
 #include <kvpolicy/scorers/scorer_traits.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -14,19 +14,6 @@ namespace KVPOLICY_NAMESPACE {
 enum class rest_order { recency, random };
 
 [[nodiscard]] constexpr std::array<char const*, 2> names(rest_order) { return {"recency", "random"}; }
-
-/// The score of an entry that is not put first: by recency, at random, or what a stage has left in spare rows of the
-/// plan.
-struct put_first_rest {
-  enum class kind { recency, random, rows };
-  kind by = kind::recency;
-  random_scores::uniform uniform{};
-  by_lane<float> rows{};
-  KVPOLICY_HD float operator()(float old, entry at) const {
-    if (by == kind::rows) return rows.row(at.lane)[at.ordinal];
-    return by == kind::recency ? static_cast<float>(at.ordinal) : uniform(old, at);
-  }
-};
 
 /// Puts the best entries by a scorer first. An entry that is put first has the score +inf; the others have that of
 /// `then`. SirLLM keeps so the most surprising entries and then the newest (Yao et al. 2024, arXiv:2405.12528); NACL

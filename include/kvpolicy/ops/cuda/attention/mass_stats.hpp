@@ -24,44 +24,49 @@ struct running_sum {
     float const zero = exp_offset(now);
     return {now, sum * ::expf(row_max - zero) + more.sum * ::expf(more.row_max - zero)};
   }
+  /// A logit that is in the softmax and belongs to no entry.
+  [[nodiscard]] KVPOLICY_HD static running_sum of_sink(float logit) { return {logit, 1.0f}; }
+  [[nodiscard]] KVPOLICY_HD row_sums finished() const { return {exp_offset(row_max), 1.0f / sum}; }
 };
 
 /// Where the statistics of a batch are in scratch. A slot is a row of one query head of the lane or, where the group is
-/// reduced before the softmax, a row of the whole group.
-struct sums_storage {
+/// reduced before the softmax, a row of the whole group. `Part` is what is known of a row after a stretch, and `Whole`
+/// what follows from all of them.
+template <class Part, class Whole>
+struct storage_of_rows {
   static constexpr int most_rows = 1024;      ///< rows of a query head whose statistics are in scratch at the same time
   static constexpr int most_stretches = 64;   ///< stretches of a lane
   static constexpr int least_stretch = 1024;  ///< a lane has one stretch for each so many entries of its bound
   static constexpr int slots_of_launch = 256;  ///< slots of a launch; more if one row has more heads
 
-  running_sum* part = nullptr;  ///< [lane][stretch][slots]
-  row_sums* whole = nullptr;    ///< [lane][most_rows * group]
-  int slots = 0;                ///< slots of a launch
-  int slots_of_lane = 0;        ///< most_rows * group
+  Part* part = nullptr;    ///< [lane][stretch][slots]
+  Whole* whole = nullptr;  ///< [lane][most_rows * group]
+  int slots = 0;           ///< slots of a launch
+  int slots_of_lane = 0;   ///< most_rows * group
   int stretches = 0;
   int stretch = 0;  ///< entries of a stretch; depends on the bound alone, so that sums do not depend on the launch
 
-  sums_storage(int group, int bound, int lanes, std::byte* scratch) {
+  storage_of_rows(int group, int bound, int lanes, std::byte* scratch) {
     slots = group > slots_of_launch ? group : slots_of_launch;
     slots_of_lane = most_rows * group;
     int const wanted = (bound + least_stretch - 1) / least_stretch;
     stretches = wanted < 1 ? 1 : wanted < most_stretches ? wanted : most_stretches;
     int const even = (bound + stretches - 1) / stretches;
     stretch = (even + tile_entries - 1) / tile_entries * tile_entries;
-    part = reinterpret_cast<running_sum*>(scratch);
-    whole = scratch != nullptr ? reinterpret_cast<row_sums*>(scratch) + parts(lanes) : nullptr;
+    part = reinterpret_cast<Part*>(scratch);
+    whole = scratch != nullptr ? reinterpret_cast<Whole*>(part + parts(lanes)) : nullptr;
   }
   [[nodiscard]] std::size_t bytes(int lanes) const {
-    return (parts(lanes) + static_cast<std::size_t>(lanes) * static_cast<std::size_t>(slots_of_lane)) *
-           sizeof(row_sums);
+    return parts(lanes) * sizeof(Part) +
+           static_cast<std::size_t>(lanes) * static_cast<std::size_t>(slots_of_lane) * sizeof(Whole);
   }
   /// How many rows of a head one launch handles.
   [[nodiscard]] int rows_of_launch(int group) const { return slots / group; }
 
-  [[nodiscard]] KVPOLICY_HD running_sum* part_of(int lane, int stretch_number) const {
+  [[nodiscard]] KVPOLICY_HD Part* part_of(int lane, int stretch_number) const {
     return part + (static_cast<std::int64_t>(lane) * stretches + stretch_number) * slots;
   }
-  [[nodiscard]] KVPOLICY_HD row_sums* whole_of(int lane) const {
+  [[nodiscard]] KVPOLICY_HD Whole* whole_of(int lane) const {
     return whole + static_cast<std::int64_t>(lane) * slots_of_lane;
   }
 
@@ -70,7 +75,7 @@ struct sums_storage {
     return static_cast<std::size_t>(lanes) * static_cast<std::size_t>(stretches) * static_cast<std::size_t>(slots);
   }
 };
-static_assert(sizeof(running_sum) == sizeof(row_sums));
+using sums_storage = storage_of_rows<running_sum, row_sums>;
 
 /// Stands for statistics that are not known yet.
 struct no_sums {
@@ -207,8 +212,9 @@ struct sink_of_slot {
 
 /// Combines the statistics of the stretches of a slot, in their order, and its sink, one thread for each slot. `first`
 /// is the first slot of this launch.
+template <class Storage>
 struct finalize_body {
-  sums_storage of;
+  Storage of;
   int first;
   sink_of_slot sink;
 
@@ -217,10 +223,10 @@ struct finalize_body {
     int const lane = static_cast<int>(i / of.slots);
     int const slot = static_cast<int>(i % of.slots);
     if (first + slot >= of.slots_of_lane) return;
-    running_sum all = of.part_of(lane, 0)[slot];
+    auto all = of.part_of(lane, 0)[slot];
     for (int s = 1; s < of.stretches; ++s) all = all.with(of.part_of(lane, s)[slot]);
-    if (sink.any()) all = all.with({sink(lane, first + slot), 1.0f});
-    of.whole_of(lane)[first + slot] = {running_sum::exp_offset(all.row_max), 1.0f / all.sum};
+    if (sink.any()) all = all.with(all.of_sink(sink(lane, first + slot)));
+    of.whole_of(lane)[first + slot] = all.finished();
   }
 };
 
