@@ -134,7 +134,7 @@ struct defended_attention {
     ops::row_stats(exec, out, all, statistic::sum, number(out, mass));
     ops::count_cover(exec, out, all, limit{number(out, 0), out.lanes.heads, cover}, number(out, counts));
     ops::row_stats(exec, rest, all, statistic::mean, number(out, floor));
-    detail::apply_projected_norms(exec, in, norm_of_row::l1, replaced{}, norms);
+    detail::apply_projected_norms(exec, in, {norm_of_row::l1}, replaced{}, norms);
     if (axis == norm_axis::tokens) ops::row_stats(exec, norms, all, statistic::sum, number(out, mass));
     ops::map(exec, rest, defended{number(out, 0), norms.rows, out.lanes, axis});
   }
