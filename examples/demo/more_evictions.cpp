@@ -39,7 +39,9 @@ std::vector<contender> more_evictions() {
       by_spec("cake", "cake(window=16, pool=max:15)"),
       by_spec("critical_kv", "critical_kv(window=16, pool=max:15)"),
       by_spec("expected_attention", "expected_attention(future=64)"),
+      by_spec("expected_pooled", "expected_attention(future=64) | pooled(max:15)"),
       by_spec("kvzip", "kvzip"),
+      by_spec("kvcompose", "kvcompose"),
       contestant("value_aware", when::after_prefill,
                  [](int n) {
                    return kv::eviction{.score = value_aware{}, .protect = kv::recent{16}, .budget = kv::per_lane{n}};
