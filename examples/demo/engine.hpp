@@ -14,6 +14,10 @@
 #include "contender.hpp"
 #include "query_profile.hpp"
 
+namespace tinylm {
+class prompt_signals;  ///< what only some methods ask of a prompt (prompt_signals.hpp)
+}
+
 namespace demo {
 
 /// The weights, read once. Engines copy those of the model, and refer to those of the gates.
@@ -85,6 +89,9 @@ class reading {
   /// The prompt that was read with the full cache, copied into the pool of tokens.
   [[nodiscard]] tinylm::prompt const& whole_in_tokens(engine& on);
 
+  /// What `told` has made of the prompt, or null.
+  [[nodiscard]] std::shared_ptr<tinylm::prompt_signals const>& more() { return more_; }
+
   /// The prompt as read under the mask of the policy's admission. Without an admission all entries are seen.
   template <class Policy>
   [[nodiscard]] tinylm::read_text& under(engine& on, Policy const& policy) {
@@ -101,6 +108,7 @@ class reading {
   bytes text_;
   tinylm::prompt whole_;
   std::optional<tinylm::prompt> in_tokens_;
+  std::shared_ptr<tinylm::prompt_signals const> more_;
   std::map<std::string, tinylm::read_text> seen_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The evictions that only the whole table has.
 #include "../value_aware.hpp"
-#include "engine.hpp"
+#include "by_spec.hpp"
 
 namespace demo {
 
@@ -14,10 +14,7 @@ std::vector<contender> more_evictions() {
                  [](int n) {
                    return kv::eviction{.score = kv::keydiff{}, .protect = kv::sinks{4}, .budget = kv::per_lane{n}};
                  }),
-      contestant("chunk_kv", when::after_prefill,
-                 [](int n) {  // a fact has 17 bytes
-                   return kv::parse("chunk_kv(chunk=17, window=16, pool=none) | budget(" + std::to_string(n) + ")");
-                 }),
+      by_spec("chunk_kv", "chunk_kv(chunk=17, window=16, pool=none)"),  // a fact has 17 bytes
       contestant("r_kv", when::every_forward,
                  [](int n) {
                    return kv::eviction{.score = kv::r_kv{.window = 16, .pool = kv::max_pool{15}},
@@ -39,6 +36,12 @@ std::vector<contender> more_evictions() {
                               if (known != nullptr) score.profile = known->queries();
                               return kv::eviction{.score = score, .protect = kv::sinks{4}, .budget = kv::per_lane{n}};
                             }),
+      by_spec("cake", "cake(window=16, pool=max:15)"),
+      by_spec("critical_kv", "critical_kv(window=16, pool=max:15)"),
+      by_spec("expected_attention", "expected_attention(future=64)"),
+      by_spec("expected_pooled", "expected_attention(future=64) | pooled(max:15)"),
+      by_spec("kvzip", "kvzip"),
+      by_spec("kvcompose", "kvcompose"),
       contestant("value_aware", when::after_prefill,
                  [](int n) {
                    return kv::eviction{.score = value_aware{}, .protect = kv::recent{16}, .budget = kv::per_lane{n}};

@@ -5,7 +5,7 @@
 
 #include "../plugins.hpp"
 #include "../value_aware.hpp"
-#include "engine.hpp"
+#include "by_spec.hpp"
 #include "options.hpp"
 
 namespace demo {
@@ -20,16 +20,11 @@ kv::registry known_scorers(options const& with) {
   return there ? known : known.add(value_aware{});
 }
 
-/// True if an eviction needs the signal.
-bool needs(kv::any_policy const& policy, std::string const& signal) {
-  auto const names = policy.needs();
-  return std::find(names.begin(), names.end(), signal) != names.end();
-}
-
-/// An eviction alone. It decides after every forward or once after the prompt, as its phase says.
+/// An eviction alone. It decides after every forward or once after the prompt, as its phase says; once, if it asks for
+/// what is known of prompts only.
 contender written_eviction(kv::any_policy const& policy, std::string name) {
-  bool const steps = policy.when == kv::phase::step;
-  return contestant(
+  bool const steps = policy.when == kv::phase::step && !asks_for_more(policy);
+  return spec_contestant(
       std::move(name), steps ? tinylm::when::every_forward : tinylm::when::after_prefill,
       [policy](int) { return policy; }, policy.score.name_inside() != kv::intent_kv::name);
 }
@@ -64,7 +59,7 @@ std::unique_ptr<reader> start_session(engine& on, reading& from, Policy const& p
 contender written_sections(kv::any_cache_policy const& policy, std::string name) {
   check_signals(policy);
   bool const by_gate = policy.admit && policy.admit->score.name_inside() == kv::write_gate::name;
-  bool const by_retention = policy.evict && needs(*policy.evict, kv::log_beta::name);
+  bool const by_retention = policy.evict && asks_for(*policy.evict, kv::log_beta::name);
   contender made{.name = std::move(name), .needs = {.gates = by_gate || by_retention}};
   made.spell = [policy](int, int) { return kv::to_string(policy); };
   kv::any_cache_policy whole = policy;
@@ -79,7 +74,7 @@ contender written_sections(kv::any_cache_policy const& policy, std::string name)
 
 contender written(options const& with, std::string const& spec, std::string name) {
   kv::any_cache_policy const policy = kv::parse_cache_policy(spec, known_scorers(with));
-  bool const alone = !policy.admit && !policy.select && !needs(*policy.evict, kv::log_beta::name);
+  bool const alone = !policy.admit && !policy.select && !asks_for(*policy.evict, kv::log_beta::name);
   contender made = alone ? written_eviction(*policy.evict, std::move(name)) : written_sections(policy, std::move(name));
   made.budgeted = false;
   made.own_budget = true;

@@ -108,15 +108,17 @@ class kv_sequence {
     for (auto const& [row, unit] : hidden_) pool_->give(unit);
   }
 
-  /// Copies the entries into a new sequence with units of its own. No entry may have been masked.
+  /// Copies the entries into a new sequence with units of its own, whose bound is `bound` if that is more. No entry may
+  /// have been masked.
   /// - throws: `invalid_argument` if the pool has too few free units. Nothing is changed then.
-  [[nodiscard]] kv_sequence fork() const {
-    kv_sequence copy(*pool_, bound_);
+  [[nodiscard]] kv_sequence fork(int bound = 0) const {
+    kv_sequence copy(*pool_, std::max(bound, bound_));
     copy.expect_pages("kv_sequence::fork", held_pages());
     copy.count_ = count_;
-    copy.position_ = position_;
     copy.in_flight_ = in_flight_;
     for (int row = 0; row < rows(); ++row) {
+      std::copy_n(position_.data() + std::ptrdiff_t{row} * bound_, count_[static_cast<std::size_t>(row)],
+                  copy.position_.data() + std::ptrdiff_t{row} * copy.bound_);
       copy.grow(row, num_units_[static_cast<std::size_t>(row)]);
       for (int at = 0; at < num_units_[static_cast<std::size_t>(row)]; ++at) {
         std::memcpy(pool_->page(copy.unit_of(row, at)), pool_->page(unit_of(row, at)),

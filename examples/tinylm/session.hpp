@@ -71,14 +71,16 @@ class session {
       : session(with, exec, kv_sequence(pool, options.bound), policy, options) {}
 
   /// Continues a prompt in pages of its own. The policy observes all rows at once, then decides unless `by_hand`.
-  /// Methods that decide between chunks see the whole prompt instead.
-  session(model& with, Executor& exec, prompt const& from, Policy const& policy, session_options const& options = {})
-      : session(with, exec, from.entries.fork(), policy, options) {
+  /// Methods that decide between chunks see the whole prompt instead. `more` are signals that only this decision gets.
+  template <class... More>
+  session(model& with, Executor& exec, prompt const& from, Policy const& policy, session_options const& options = {},
+          More const&... more)
+      : session(with, exec, from.entries.fork(options.bound), policy, options) {
     text_ = from.text;
     logits_ = from.logits;
     timed(counters_.policy_seconds,
           [&] { kv::observe(*exec_, policy_, signals_of(entries_.view(), from.queries), state_); });
-    if (options_.decide != when::by_hand) decide_by(from.queries);
+    if (options_.decide != when::by_hand) decide_by(from.queries, more...);
   }
 
   /// Reads bytes in chunks. For each chunk it calls `visit(position, logits)` with the logits [rows][vocab]; the first
@@ -143,6 +145,7 @@ class session {
   [[nodiscard]] std::span<float const> logits() const { return logits_; }
   [[nodiscard]] Policy const& policy() const { return policy_; }
   [[nodiscard]] kv_sequence const& entries() const { return entries_; }
+  [[nodiscard]] query_rows const& queries() const { return queries_; }  ///< the rows of the last forward
   [[nodiscard]] kv::cache view() { return entries_.view(); }
   [[nodiscard]] kv::report const& report() const { return plan_.report(); }
   [[nodiscard]] session_counters const& counters() const { return counters_; }
@@ -177,10 +180,11 @@ class session {
              .units = entries_.pool().pages()};
   }
 
-  void decide_by(query_rows const& rows) {
+  template <class... More>
+  void decide_by(query_rows const& rows, More const&... more) {
     timed(counters_.policy_seconds, [&] {
       kv::cache cache = entries_.view();
-      kv::decide(*exec_, policy_, signals_of(cache, rows), state_, plan_);
+      kv::decide(*exec_, policy_, signals_of(cache, rows).with(cache.lanes, more...), state_, plan_);
       examples::settle(*exec_);
       apply(cache);
     });

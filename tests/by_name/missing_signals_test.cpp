@@ -62,7 +62,7 @@ struct all_signals {
                                             .entries = bound,
                                             .position = {positions.data(), entries, 0, 0}};
   kv::turn_queries turn{rows()};
-  kv::external_queries lookahead{rows()};
+  kv::external_queries lookahead{rows(), {}, {numbers.data(), 0, entries}};
   kv::query_model profile = profile_of(numbers.data());
   kv::pre_rope_queries before_rope{rows()};
   kv::value_norms norms{table()};

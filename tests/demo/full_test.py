@@ -8,7 +8,7 @@ from programs import expect, finish, refused, run
 demo = sys.argv[1]
 FEW = ["--cases", "1", "--windows", "0", "--context", "512"]
 ALWAYS_BUDGETED = ["streaming_llm", "snapkv", "h2o", "intent_kv", "knorm", "random", "keydiff", "chunk_kv", "r_kv", "lazy_eviction",
-                   "q_filters", "tri_attention", "value_aware", "trim_kv", "wg_kv", "local_attention", "quest",
+                   "q_filters", "tri_attention", "cake", "critical_kv", "expected_attention", "expected_pooled", "kvzip", "kvcompose", "value_aware", "trim_kv", "wg_kv", "local_attention", "quest",
                    "wg_kv+quest", "trim_kv+quest", "wg_kv+trim_kv", "wg_kv+trim_kv+quest"]
 
 ran = run(demo, *FEW, "--full")
@@ -26,6 +26,8 @@ own = run(demo, *FEW, "--policy", "snapkv(window=16) | sinks(4) | budget(64)", "
 expect(own.returncode == 0, f"policies of a user: {own.stderr}")
 names = [line.split()[0] for line in own.stdout.splitlines() if line and not line.startswith(("tinylm", " ", "policy", "In "))]
 expect(names == ["full", "yours", "yours"] * 2, f"policies of a user: {names}")
+own = run(demo, *FEW, "--policy", "kvzip | budget(64)", "--policy", "knorm | times_norm(of=projected) | budget(64)")
+expect(own.returncode == 0, f"policies that ask for more of a prompt: {own.stderr}")
 three = "admit: write_gate | at_least(0.0033) | window(16); select: quest(page=16) | budget(96) | dense(0); evict: trim_kv | budget(48)"
 own = run(demo, *FEW, "--policy", three, "--policy", "admit: head_table | sinks(4) | window(60)", "--policy", "trim_kv | budget(64)",
           "--policy", "select: quest | budget(64); evict: knorm | budget(128)", "--report", "sections.html")
@@ -37,6 +39,7 @@ expect("admit: write_gate | at_least(least=0.0033, strict=false, unbounded=false
 refused(demo, ["--policy", "admit: write_gate; evict: h2o | budget(64)"], "demo: --policy = admit: write_gate", "an eviction gets no queries or attention_probabilities")
 refused(demo, ["--policy", "admit: carried(name=mine)"], "demo: --policy = admit: carried", "born with no numbers")
 refused(demo, ["--policy", "admit: write_gate; admit: write_gate"], "parse: column 20", "")
+refused(demo, ["--policy", "dapq | budget(64)"], "", "")
 refused(demo, ["--policy", "nope | budget(4)"], "", "")
 mine = run(demo, *FEW, "--plugin", sys.argv[2], "--policy", "knorm | squared | budget(64)", "--policy", "value_aware | budget(64)")
 expect(mine.returncode == 0, f"parts of a plugin: {mine.stderr}")
