@@ -99,6 +99,7 @@
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/lag_spread.hpp>
+#include <kvpolicy/ops/host/leverage.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
@@ -130,6 +131,7 @@
 #include <kvpolicy/ops/host/window_rows.hpp>
 #include <kvpolicy/ops/host/write_gates.hpp>
 #include <kvpolicy/ops/lag_spread.hpp>
+#include <kvpolicy/ops/leverage.hpp>
 #include <kvpolicy/ops/row_stats.hpp>
 #include <kvpolicy/parts/budget.hpp>
 #include <kvpolicy/parts/marked.hpp>
@@ -157,7 +159,9 @@
 #include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/admitted_attention.hpp>
 #include <kvpolicy/scorers/cake.hpp>
+#include <kvpolicy/scorers/cap_kv.hpp>
 #include <kvpolicy/scorers/cheapest_recipe.hpp>
+#include <kvpolicy/scorers/compactor.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
@@ -176,6 +180,7 @@
 #include <kvpolicy/scorers/lag_kv.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
 #include <kvpolicy/scorers/lazy_layers.hpp>
+#include <kvpolicy/scorers/leverage.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/openvino.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>

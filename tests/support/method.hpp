@@ -32,6 +32,7 @@ struct told_of_lane {
   int number = 0;  ///< of the lane: layer by layer, head by head
   std::vector<int> positions;
   reference::row log_beta, born;
+  [[nodiscard]] reference::matrix const& unturned() const { return values; }  ///< keys before RoPE
   reference::matrix keys, values;
   reference::matrix queries[2];  ///< the rows of each query head of the lane, one for each entry
 
@@ -141,8 +142,12 @@ class told_lanes {
   void decide(Policy const& policy, kv::state<kv::host_executor>& state, kv::plan<kv::host_executor>& into) {
     kv::cache const now = view();
     kv::external_queries const again = repeated();
-    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), profile(turns), again}, state,
-               into);
+    kv::queries rows{again};
+    rows.position = {told[0].positions.data()};
+    kv::pre_rope_keys const unturned{kv::row_view(kv::values_of(now))};  // others than the keys
+    kv::decide(exec, policy,
+               kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), profile(turns), again, rows, unturned},
+               state, into);
   }
 
   kv::cache view() {

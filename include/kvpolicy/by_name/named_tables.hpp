@@ -6,6 +6,7 @@
 #include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/label.hpp>
 #include <kvpolicy/parts/model_tables.hpp>
+#include <map>
 #include <string>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -34,6 +35,14 @@ std::string table_field() {
   };
   with_fields<Score>([&](auto const&... each) { (look(each), ...); });
   return found;
+}
+
+/// Gives a scorer that may have a sketch of keys the table of that name, if there is one.
+template <class Score>
+void give_sketch([[maybe_unused]] Score& to, [[maybe_unused]] std::map<std::string, rows_of_heads> const& tables) {
+  if constexpr (requires { to.use_sketch(rows_of_heads{}); }) {
+    if (auto const found = tables.find("sketch"); found != tables.end()) to.use_sketch(found->second);
+  }
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -5,7 +5,9 @@
 #include <kvpolicy/by_name/basic_registry.hpp>
 #include <kvpolicy/by_name/mix_by_name.hpp>
 #include <kvpolicy/by_name/times_norm_by_name.hpp>
+#include <kvpolicy/scorers/cap_kv.hpp>
 #include <kvpolicy/scorers/carried.hpp>
+#include <kvpolicy/scorers/compactor.hpp>
 #include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
 #include <kvpolicy/scorers/expected_attention.hpp>
@@ -22,6 +24,7 @@
 #include <kvpolicy/scorers/lag_kv.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
 #include <kvpolicy/scorers/lazy_layers.hpp>
+#include <kvpolicy/scorers/leverage.hpp>
 #include <kvpolicy/scorers/lookahead_kv.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/observed_attention.hpp>
@@ -79,6 +82,7 @@ template <executor Executor = host_executor>
       .add(cake_with_moments{})
       .add(finch{});
   all.add(kvcompose_with_ranks{}).add(cheapest_recipe{}).add(fastgen{});
+  all.add(leverage{}).add(compactor{}).add(cap_kv{});
   all.add(cur{}).add(lag_kv{}).add(lazy_layers{}).add(simlayer_kv{});
   all.add(expected_attention{}).add(expected_margin{});
   all.add(kvzap{}).add(attention_gate{}).add(ada_ea{});

@@ -25,6 +25,7 @@
 #include <kvpolicy/ops/host/future_queries.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/lag_spread.hpp>
+#include <kvpolicy/ops/host/leverage.hpp>
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/map_lanes.hpp>
@@ -55,6 +56,7 @@ struct seen_by_scorer {
   state<Executor> const& recorded;
   std::size_t first;  ///< the index in the state of the scorer's first column
   lanes const& among;
+  by_lane<int const> allowed;
 };
 
 /// What a scorer reads, records and forces, by name.
@@ -263,7 +265,9 @@ struct scorer_model final : scorer_interface<Executor> {
   template <class Visit>
   auto with_signal_set(seen const& in, Visit const& visit) const {
     auto const all = recorders_of(typed);
-    return visit(signal_set_type(in.given, all, in.recorded, in.first, in.among));
+    signal_set_type made(in.given, all, in.recorded, in.first, in.among);
+    made.allowed = in.allowed;
+    return visit(made);
   }
   template <class Forces>
   static forced_type erased_forces(Forces const& from) {
