@@ -8,6 +8,7 @@
 #include <kvpolicy/ops/host/block_scores.hpp>
 #include <kvpolicy/ops/host/count_cover.hpp>
 #include <kvpolicy/ops/host/lag_spread.hpp>
+#include <kvpolicy/ops/host/leverage.hpp>
 #include <kvpolicy/ops/host/pooled_attention.hpp>
 #include <kvpolicy/ops/host/quadratic_form.hpp>
 #include <kvpolicy/ops/host/query_moments.hpp>
@@ -343,6 +344,23 @@ void lag_spread(benchmark::State& state) {
 BENCHMARK(lag_spread)
     ->ArgNames({"entries", "element", "threads"})
     ->ArgsProduct({{32768}, {0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+/// Leverages of keys by a sketch of 48 columns, and as they are with 0, against Eigen's product of the keys with
+/// themselves.
+void leverage(benchmark::State& state) {
+  fixture on(state, 1);
+  on.exec.reserve(kv::implementation<kv::ops::leverage_t, kv::host>::scratch(bench::one_layer, on.entries));
+  kv::leverage_options const how{.sketch = {.columns = static_cast<int>(state.range(3))}};
+  auto const taken = bench::in_turn(
+      state, [&] { kv::ops::leverage(on.exec, kv::keys_of(on.cache), how, kv::everything{}, on.scores); },
+      [&] { on.read(); });
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(leverage)
+    ->ArgNames({"entries", "element", "threads", "columns"})
+    ->ArgsProduct({{4096}, {0, 2}, {1, 2}, {0, 48}})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 

@@ -11,11 +11,11 @@
 namespace kvreplay {
 
 /// What a table of the trace has, and who reads it: a number of each head an admission, of each head or layer a budget,
-/// and a row of each head or a number of each query head a scorer.
-enum class table_of { heads, layers, rows, query_heads };
+/// and a row of each head, a number of each query head or a sketch of keys a scorer.
+enum class table_of { heads, layers, rows, query_heads, sketch };
 
 /// One number for every KV head of every layer, [L,Hkv], or for every layer, [L]; or a row of numbers, [L,Hkv,D], or of
-/// those of the query heads of a KV head, [L,Hq].
+/// those of the query heads of a KV head, [L,Hq], or a sketch, [L,Hkv,D,k], or one for all of them, [D,k].
 class head_numbers {
  public:
   /// From a file with a single tensor or one named `retrieval`.
@@ -38,7 +38,8 @@ class head_numbers {
                                : what == table_of::layers ? "the budget reads it"
                                                           : "the scorer reads it";
     if (found == of.table.end()) refuse("table." + name, "missing", reader);
-    take(found->second, "table." + name, of.shape(), what);
+    what == table_of::sketch ? take_sketch(found->second, of.shape())
+                             : take(found->second, "table." + name, of.shape(), what);
   }
 
   [[nodiscard]] int width() const { return width_; }
@@ -70,6 +71,14 @@ class head_numbers {
     if (wrong >= 0) refuse(name, kv::to_string(table.value(wrong)), "it is finite");
     int const times = by_layer ? model.kv_heads : 1;
     for (std::int64_t i = 0; i < table.count(); ++i) values_.insert(values_.end(), size(times), table.value(i));
+  }
+
+  void take_sketch(array const& of, kv::shape const& model) {
+    std::int64_t const wrong = of.first_not_finite(0, of.count());
+    if (wrong >= 0) refuse("table.sketch", kv::to_string(of.value(wrong)), "it is finite");
+    width_ = static_cast<int>(of.shape.back()) * model.head_dim;
+    for (std::int64_t i = 0; i < std::int64_t{model.layers} * heads_ * width_; ++i)
+      values_.push_back(of.value(i % of.count()));
   }
 
   int heads_;

@@ -57,11 +57,14 @@ inline void replay_selection(options const& with, trace& of, any_selection const
   return by_importance ? table : importance_of_system(sections.front().parts.front(), from);
 }
 
-/// The table of rows of heads, or of numbers of query heads, that the scorer or the system of a spec reads.
+/// The table of rows of heads, or of numbers of query heads, that the scorer or the system of a spec reads, or the
+/// sketch of keys if the trace has one.
 class rows_of_spec {
  public:
   /// Reads it if there is one.
   rows_of_spec(trace const& of, std::string const& spec, registry const& known) : name_(named_in(spec, known)) {
+    if (what_ == table_of::sketch && of.table.count(name_) == 0) name_.clear();
+    if (!name_.empty()) expect_host(spec);
     if (!name_.empty()) rows_.emplace(of, name_, what_);
   }
   /// Gives a registry the rows of some layers, which live as long as this object.
@@ -71,6 +74,10 @@ class rows_of_spec {
 
  private:
   std::string named_in(std::string const& spec, registry const& known);
+  static void expect_host(std::string const& spec) {
+    kv::expects(std::same_as<executor, kv::host_executor>, "kvreplay", "--policy",
+                kv::split_sections(spec).front().parts.front().name, "the table that it reads is in the host's memory");
+  }
 
   table_of what_ = table_of::rows;
   std::string name_;
@@ -83,10 +90,11 @@ inline std::string rows_of_spec::named_in(std::string const& spec, registry cons
   auto all = known.list();
   for (kv::scorer_info const& each : known.list_admissions()) all.push_back(each);
   auto const found = std::find_if(all.begin(), all.end(), [&](auto const& one) { return one.name == scorer.name; });
+  bool const sketched = scorer.name == kv::leverage::name || scorer.name == kv::compactor::name;
+  if (sketched) what_ = table_of::sketch;
+  if (sketched) return "sketch";
   if (found == all.end() || found->rows_field.empty()) return {};
   if (found->rows_field != "table") what_ = table_of::query_heads;
-  kv::expects(std::same_as<executor, kv::host_executor>, "kvreplay", "--policy", scorer.name,
-              "the table that it reads is in the host's memory");
   for (std::size_t i = 0; i < found->fields.size(); ++i) {
     if (found->fields[i].name != found->rows_field) continue;
     for (std::size_t a = 0; a < scorer.arguments.size(); ++a) {

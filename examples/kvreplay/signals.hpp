@@ -51,6 +51,7 @@ class offers {
       before_rope_ = {rows_of(trace_.pre_rope_queries, 0, end, 0), trace_.rope()};
       all.add(before_rope_);
     }
+    if (trace_.pre_rope_keys && with_.how == mode::prefill) all.add(unturned_ = keys_before_rope());
     if (trace_.output_projection) all.add(projection_ = projection());
     if (trace_.value_norms) all.add(norms_ = {of_entries(trace_.value_norms, norm_values_, held)});
     if (end == trace_.entries() && with_.how == mode::prefill) offer_recent(all);
@@ -167,6 +168,18 @@ class offers {
             .position = {trace_.positions.data() + entry}};
   }
 
+  [[nodiscard]] kv::pre_rope_keys keys_before_rope() const {
+    array const& from = trace_.pre_rope_keys;
+    return {{{.base = from.data,
+              .element = from.element,
+              .channels = trace_.shape().head_dim,
+              .layer_stride = from.stride(0),
+              .token_stride = from.stride(2),
+              .head_stride = from.stride(1),
+              .channel_stride = kv::bytes_of(from.element)},
+             kv::identity_map(trace_.entries())}};
+  }
+
   [[nodiscard]] kv::output_projection projection() const {
     array const& from = trace_.output_projection;
     return {.base = from.data,
@@ -253,6 +266,7 @@ class offers {
   kv::external_queries external_rows_;
   profile_of_queries profile_;
   kv::pre_rope_queries before_rope_;
+  kv::pre_rope_keys unturned_;
   kv::output_projection projection_;
   kv::value_norms norms_;
   std::vector<float> norm_values_;

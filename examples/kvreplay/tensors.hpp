@@ -211,6 +211,8 @@ class tensors {
       case 'D':
       case 'V':
         return "channels";
+      case 'S':
+        return "columns";
       case 'T':
         return "turns";
       default:

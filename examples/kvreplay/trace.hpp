@@ -63,11 +63,14 @@ class trace {
             axes == 3 && (keys ? keys.shape[0] == static_cast<std::int64_t>(tensor.shape[0]) : tensor.shape[0] != 99);
         bool const of_queries = axes == 2 && static_cast<int>(tensor.shape[1]) != from_.bound('K', 0) &&
                                 from_.bound('Q', 0) > 0 && static_cast<int>(tensor.shape[1]) == from_.bound('Q', 0);
-        table[name.substr(6)] = from_.read(name, axes == 1    ? "L"
-                                                 : of_queries ? "LQ"
-                                                 : axes == 2  ? "LK"
-                                                 : rows       ? "LKD"
-                                                              : "xLK");
+        bool const sketch = name == "table.sketch";
+        table[name.substr(6)] = from_.read(name, sketch && axes == 2   ? "DS"
+                                                 : sketch && axes == 4 ? "LKDS"
+                                                 : axes == 1           ? "L"
+                                                 : of_queries          ? "LQ"
+                                                 : axes == 2           ? "LK"
+                                                 : rows                ? "LKD"
+                                                                       : "xLK");
       }
       if (name.rfind("birth.", 0) == 0)
         birth[name.substr(6)] = from_.read(name, tensor.shape.size() == 1 ? "N" : "LKN");

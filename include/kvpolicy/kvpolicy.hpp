@@ -100,6 +100,7 @@
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/lag_spread.hpp>
+#include <kvpolicy/ops/host/leverage.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/logits.hpp>
 #include <kvpolicy/ops/host/map.hpp>
@@ -121,6 +122,7 @@
 #include <kvpolicy/ops/host/ring_append.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
 #include <kvpolicy/ops/host/row_stats.hpp>
+#include <kvpolicy/ops/host/scorer_verbs.hpp>
 #include <kvpolicy/ops/host/select_if.hpp>
 #include <kvpolicy/ops/host/similarity.hpp>
 #include <kvpolicy/ops/host/sort_scores.hpp>
@@ -132,6 +134,7 @@
 #include <kvpolicy/ops/host/window_rows.hpp>
 #include <kvpolicy/ops/host/write_gates.hpp>
 #include <kvpolicy/ops/lag_spread.hpp>
+#include <kvpolicy/ops/leverage.hpp>
 #include <kvpolicy/ops/row_stats.hpp>
 #include <kvpolicy/parts/budget.hpp>
 #include <kvpolicy/parts/depth.hpp>
@@ -160,7 +163,9 @@
 #include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/admitted_attention.hpp>
 #include <kvpolicy/scorers/cake.hpp>
+#include <kvpolicy/scorers/cap_kv.hpp>
 #include <kvpolicy/scorers/cheapest_recipe.hpp>
+#include <kvpolicy/scorers/compactor.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
@@ -182,6 +187,7 @@
 #include <kvpolicy/scorers/late_attention.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
 #include <kvpolicy/scorers/lazy_layers.hpp>
+#include <kvpolicy/scorers/leverage.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/openvino.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>

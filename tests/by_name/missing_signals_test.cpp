@@ -65,6 +65,7 @@ struct all_signals {
   kv::external_queries lookahead{rows(), {}, {numbers.data(), 0, entries}};
   kv::query_model profile = profile_of(numbers.data());
   kv::pre_rope_queries before_rope{rows()};
+  kv::pre_rope_keys unturned{kv::row_view(kv::values_of(cache.view()))};
   kv::value_norms norms{table()};
   kv::output_projection projection = kv::output_projection_of(numbers.data(), kv::codec::f32, 1, cache.model());
   kv::log_beta log_beta = of_entries<kv::log_beta>();
@@ -72,7 +73,6 @@ struct all_signals {
   kv::birth_score born = of_entries<kv::birth_score>();
   kv::external_scores external{table()};
   kv::stale_spans spans{stale, stale + 1, 1, 2};
-  kv::page_gate pages{table(), 64, 1};
 
   [[nodiscard]] kv::query_model profile_of(float const* from) const {
     kv::query_model made = kv::query_model_of(from, from, cache.model(), {});
@@ -88,7 +88,7 @@ struct all_signals {
       if (padded.find(" " + std::string(Signal::name) + " ") == std::string::npos) made.add(one);
     };
     add(keys), add(values), add(queries), add(probabilities), add(turn), add(lookahead), add(log_beta), add(gate);
-    add(born), add(external), add(spans), add(pages), add(profile), add(before_rope), add(norms), add(projection);
+    add(born), add(external), add(spans), add(unturned), add(profile), add(before_rope), add(norms), add(projection);
     return made;
   }
 };

@@ -8,7 +8,9 @@ namespace kvpolicy {
 
 // Scorers.
 static_assert(scorer<admitted_attention>);
+static_assert(scorer<cap_kv>);
 static_assert(scorer<carried>);
+static_assert(scorer<compactor>);
 static_assert(scorer<cur>);
 static_assert(scorer<dapq>);
 static_assert(scorer<db_trim_kv>);
@@ -35,6 +37,7 @@ static_assert(scorer<lag_kv>);
 static_assert(scorer<layer_defensive_kv>);
 static_assert(scorer<lazy_eviction>);
 static_assert(scorer<lazy_layers>);
+static_assert(scorer<leverage>);
 static_assert(scorer<lookahead_kv>);
 static_assert(scorer<not_stale>);
 static_assert(scorer<observed_attention>);

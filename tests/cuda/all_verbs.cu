@@ -41,6 +41,12 @@ void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& rows, kv
   decide(exec, kv::eviction{.score = kv::r_kv{}, .budget = kv::per_lane{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::cur{}, .budget = kv::per_lane{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::lag_kv{}, .budget = kv::per_lane{16}}, cache, in);
+  decide(exec, kv::eviction{.score = kv::leverage{}, .budget = kv::per_lane{16}}, cache,
+         kv::signals{cache.lanes, kv::pre_rope_keys{}});
+  decide(exec, kv::eviction{.score = kv::compactor{}, .budget = kv::per_lane{16}}, cache,
+         kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), rows, kv::pre_rope_keys{}});
+  decide(exec, kv::eviction{.score = kv::cap_kv{}, .budget = kv::per_lane{16}}, cache,
+         kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), kv::pre_rope_queries{}});
   kv::at_least const lazy{0.5f};
   decide(exec, kv::eviction{.score = kv::lazy_layers{}, .budget = kv::unlimited{}, .pick = lazy}, cache, in);
   decide(exec, kv::eviction{.score = kv::late_attention{}, .budget = kv::shared_out{.by = kv::depth{}}}, cache, in);

@@ -37,7 +37,8 @@ struct engine {
                        kv::queries{queries.view()},
                        fresh,
                        by.view(),
-                       kv::external_queries{queries.view()}};
+                       kv::external_queries{queries.view()},
+                       kv::pre_rope_keys{kv::row_view(kv::keys_of(cache.view()))}};
   }
 
   /// The next token of every sequence: its rows, its place in the lanes, its query row.
@@ -176,6 +177,9 @@ TEST_SUITE("device/policies") {
       agree("cur", kv::eviction{.score = kv::cur{.sinks = 1, .block = 4, .of = of}, .budget = kv::per_lane{9}});
     }
     agree("lag_kv", kv::eviction{.score = kv::lag_kv{.lag = 4, .sinks = 1}, .budget = kv::per_lane{12}});
+    agree("leverage", kv::eviction{.score = kv::leverage{.sketch = 3}, .budget = kv::per_lane{9}});
+    kv::compactor const leading{.sinks = 1, .recent = 2, .chunk = 4, .sketch = 2};
+    agree("compactor", kv::eviction{.score = leading, .budget = kv::per_lane{9}});
     kv::lazy_layers const ends{.threshold = 0.3f, .initial = 1, .recent = 5};
     agree("lazy_layers", kv::eviction{.score = ends, .budget = kv::per_lane{9}});
     static std::vector<int> const classes = [] {

@@ -102,8 +102,10 @@ TEST_SUITE("device/redundancy") {
       }
       auto const how = *rc::gen::element(kv::normalising::sum, kv::normalising::min_max, kv::normalising::z,
                                          kv::normalising::softmax, kv::normalising::rank);
-      kv::normalised_blocks const blocks{*rc::gen::element(how == kv::normalising::rank ? 600 : 0, 1, 16, 33, 400),
-                                         *rc::gen::element(0, 0, 1, 40)};
+      kv::normalised_blocks blocks{*rc::gen::element(how == kv::normalising::rank ? 600 : 0, 1, 16, 33, 400),
+                                   *rc::gen::element(0, 0, 1, 40)};
+      blocks.of_layer = blocks.size == 0 && random.chance(50);
+      blocks.less = random.below(2);
       kv::host_executor host;
       device_executor device(any_numbers(), 1);
       kv::ops::normalise(host, how, on_host.view(), blocks);

@@ -199,6 +199,45 @@ TEST_SUITE("ops/normalise") {
     });
   }
 
+  TEST_CASE("the lanes of a layer are normalised together, and a sample's deviation divides by one less") {
+    holds("normalise of layers == reference", [] {
+      int const bound = *rc::gen::element(1, 2, 33, 300), begin = *rc::gen::element(0, 0, 1, 4);
+      int const less = *rc::gen::element(0, 1, 5);
+      dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+      std::vector<int> counts;
+      for (int i = 0; i < 6; ++i) counts.push_back(random.chance(50) ? bound : random.below(bound + 1));
+      owned_lanes const lanes(1, 2, 3, bound, counts);
+      owned_scores scores(lanes.view());
+      for (float& each : scores.all())
+        each = random.chance(10) ? -std::numeric_limits<float>::infinity() : static_cast<float>(random.real(10));
+      auto const before = scores.all();
+      kv::host_executor exec(*rc::gen::element(1, 3));
+      kv::ops::normalise(exec, kv::normalising::z, scores.view(), {.begin = begin, .of_layer = true, .less = less});
+      for (int layer = 0; layer < 2; ++layer) {
+        double sum = 0, squares = 0;
+        int n = 0;
+        auto const each = [&](auto const& visit) {
+          for (int i = 3 * layer; i < 3 * layer + 3; ++i) {
+            for (int e = 0; e < scores.stride(); ++e) {
+              auto const at = as_size(i * scores.stride() + e);
+              visit(double{before[at]}, double{scores.all()[at]}, e >= begin && e < counts[as_size(i)]);
+            }
+          }
+        };
+        auto const takes = [](double old, bool there) { return there && old != -reference::infinity; };
+        each([&](double old, double, bool there) { takes(old, there) ? sum += old, ++n : n; });
+        each([&](double old, double, bool there) {
+          if (takes(old, there)) squares += (old - sum / n) * (old - sum / n);
+        });
+        double const deviation = std::max(1e-6, std::sqrt(squares / (n > less ? n - less : 1)));
+        each([&](double old, double now, bool there) {
+          double const expected = takes(old, there) ? (old - sum / n) / deviation : old;
+          RC_ASSERT(now == expected || std::fabs(now - expected) <= 2e-5 * (1 + std::fabs(expected)));
+        });
+      }
+    });
+  }
+
   TEST_CASE("a NaN is worse than all other scores of its block, and has no rank") {
     float const nan = std::numeric_limits<float>::quiet_NaN(), low = -std::numeric_limits<float>::infinity();
     owned_lanes const lanes(1, 1, 1, 9, {9});
@@ -224,5 +263,12 @@ TEST_SUITE("ops/normalise") {
     CHECK(error(kv::normalising::rank, {}) == "normalise: blocks.size = 0, but a block of ranks has 1 to 4096 entries");
     CHECK(error(kv::normalising::rank, {4097, 0}) ==
           "normalise: blocks.size = 4097, but a block of ranks has 1 to 4096 entries");
+    CHECK(error(kv::normalising::z, {.less = -1}) == "normalise: blocks.less = -1, but a count cannot be negative");
+    CHECK(error(kv::normalising::z, {.size = 5, .of_layer = true}) ==
+          "normalise: blocks.size = 5, but all scores of a layer are one block");
+    kv::score_view together = scores.view();
+    together.decides = kv::granularity::layer;
+    CHECK(error_of([&] { kv::ops::normalise(exec, kv::normalising::z, together, {.of_layer = true}); }) ==
+          "normalise: scores.decides = 1, but lanes of a layer are normalised together");
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // span_attention against the reference.
 
+#include "reference/leverage.hpp"
 #include "reference/spans.hpp"
 #include "support/given_logits.hpp"
 #include "support/spans.hpp"
@@ -21,6 +22,24 @@ comparison agrees(spans_case& of, given_logits const& logits, int sinks, kv::isa
     logits.tell(one, lane);
     auto const expected = reference::span_attention(lane, of.spans_of(one), of.own_of(one), sinks);
     comparison const result = compare(found.row(i, of.cache.committed(one)), expected);
+    if (!result) return result;
+  }
+  return {};
+}
+
+/// The first lane whose attention in chunks of entries differs from the reference.
+comparison agrees(spans_case& of, given_logits const& logits, kv::entry_chunks const& chunks, kv::isa level) {
+  kv::host_executor exec(1, level);
+  std::vector<float> const found = of.attention_in(exec, logits.keys_of(of.cache.view()), chunks);
+  for (int i = 0; i < of.cache.lane_count(); ++i) {
+    kv::lane const one = of.cache.lane_at(i);
+    reference::lane_attention lane = of.lane(one);
+    logits.tell(one, lane);
+    auto const expected = reference::chunk_attention(lane, as_size(chunks.size), as_size(chunks.first),
+                                                     as_size(chunks.last), chunks.padded);
+    int const stride = of.cache.options().bound + 3;
+    std::span<float const> const row(found.data() + std::ptrdiff_t{i} * stride, expected.size());
+    comparison const result = compare(row, expected, 1);
     if (!result) return result;
   }
   return {};
@@ -113,6 +132,49 @@ TEST_SUITE("ops/span_attention") {
     CHECK(of.attention(exec, kv::keys_of(of.cache.view()), 4) == said);
   }
 
+  TEST_CASE("attention in chunks of entries is the reference's") {
+    holds("span_attention in chunks == reference", [] {
+      mock_options shape = any_mock(6);
+      shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
+      RC_LOG() << shape << '\n';
+      int const rows = *rc::gen::element(0, 1, 9, 33, 50);
+      spans_case of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows, rows);
+      auto const any = [] { return *rc::gen::arbitrary<bool>(); };
+      given_logits const logits(of.cache.random(), shape.model, any(), any(), any());
+      kv::entry_chunks const chunks{*rc::gen::element(1, 2, 7, 16, 33, 1000), *rc::gen::element(0, 1, 5, 60),
+                                    *rc::gen::element(0, 1, 5, 60), any()};
+      RC_LOG() << rows << " rows, chunks of " << chunks.size << " from " << chunks.first << " to " << chunks.last
+               << (chunks.padded ? ", padded\n" : "\n");
+      for (kv::isa const level : every_isa) {
+        comparison const result = agrees(of, logits, chunks, std::min(level, kv::best_isa()));
+        RC_LOG() << result;
+        RC_ASSERT(result.same);
+      }
+    });
+  }
+
+  TEST_CASE("long chunks of entries, of one, four and eight heads") {
+    for (int const group : {1, 4, 8}) {
+      for (int const entries : {1, 31, 32, 33, 600}) {
+        for (int const dims : {64, 80, 128}) {
+          mock_options const shape{.model = {.layers = 1, .query_heads = group, .kv_heads = 1, .head_dim = dims},
+                                   .bound = entries,
+                                   .element = kv::codec::bf16};
+          spans_case of(shape, kv::codec::bf16, entries, entries);
+          of.cache.put({}, up_to(entries));
+          given_logits const logits(of.cache.random(), shape.model, false, false, false);
+          CAPTURE(group);
+          CAPTURE(entries);
+          CAPTURE(dims);
+          for (bool const padded : {false, true}) {
+            comparison const found = agrees(of, logits, {256, 8, 4, padded}, kv::best_isa());
+            CHECK_MESSAGE(found.same, found);
+          }
+        }
+      }
+    }
+  }
+
   TEST_CASE("a wrong argument is named, and nothing is written") {
     mock_cache cache({});
     cache.put({}, {0});
@@ -138,6 +200,16 @@ TEST_SUITE("ops/span_attention") {
           "span_attention: spans.keys.rows = 2, but each of 1 rows has a key");
     CHECK(refused(rows, {}, -1, out.view()) == "span_attention: sinks = -1, but a count cannot be negative");
     CHECK(refused(rows, {}, 0, shared.view()) == "span_attention: out.decides = 2, but keys belong to lanes");
+    auto const chunked = [&](kv::row_spans const& spans, kv::span_attention_options const& how) {
+      return error_of([&] { kv::ops::span_attention(exec, kv::keys_of(cache.view()), rows, spans, how, out.view()); });
+    };
+    CHECK(chunked({}, {.chunks = {-1}}) == "span_attention: chunks.size = -1, but a count cannot be negative");
+    CHECK(chunked({}, {.chunks = {1, -1}}) == "span_attention: chunks.first = -1, but a count cannot be negative");
+    CHECK(chunked({}, {.chunks = {1, 0, -1}}) == "span_attention: chunks.last = -1, but a count cannot be negative");
+    CHECK(chunked({}, {.sinks = 1, .chunks = {1}}) ==
+          "span_attention: sinks = 1, but rows about chunks of entries see nothing else");
+    CHECK(chunked({.begin = {&zero}, .end = {&zero}}, {.chunks = {1}}) ==
+          "span_attention: spans = given, but chunks of entries say what rows are about");
     for (float const each : out.all()) CHECK(each == 0.5f);
   }
 }

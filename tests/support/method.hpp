@@ -33,6 +33,7 @@ struct told_of_lane {
   int number = 0;  ///< of the lane: layer by layer, head by head
   std::vector<int> positions;
   reference::row log_beta, born;
+  [[nodiscard]] reference::matrix const& unturned() const { return values; }  ///< keys before RoPE
   reference::matrix keys, values;
   reference::matrix queries[2];  ///< the rows of each query head of the lane, one for each entry
 
@@ -148,8 +149,13 @@ class told_lanes {
       if (as_size(i % bound_) < lane.values.size()) norms_[as_size(i)] = value_norm(lane, as_size(i % bound_));
     }
     kv::value_norms const norms{{norms_.data(), 0, 2 * bound_, bound_}};
-    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), profile(turns), again, norms},
-               state, into);
+    kv::queries rows{again};
+    rows.position = {told[0].positions.data()};
+    kv::pre_rope_keys const unturned{kv::row_view(kv::values_of(now))};  // others than the keys
+    kv::decide(
+        exec, policy,
+        kv::signals{now.lanes, kv::keys_of(now), kv::values_of(now), profile(turns), again, norms, rows, unturned},
+        state, into);
   }
   /// The norm that the engine gives for the value of an entry.
   static float value_norm(told_of_lane const& lane, std::size_t e) {

@@ -112,6 +112,17 @@ class spans_case {
     return out.all();
   }
 
+  /// The same in chunks of entries, of which the rows are those of the newest.
+  template <class Executor>
+  std::vector<float> attention_in(Executor& exec, kv::keys const& keys, kv::entry_chunks const& chunks) {
+    using backend = typename Executor::backend;
+    exec.reserve(kv::detail::scratch_of_verb<kv::ops::span_attention_t, backend>(cache.model(), cache.lanes()));
+    owned_scores out(cache.lanes());
+    kv::ops::span_attention(exec, keys, queries.view(), {}, {.chunks = chunks}, out.view());
+    if constexpr (requires { exec.check(); }) exec.check();
+    return out.all();
+  }
+
   mock_cache cache;
   mock_queries queries;
 

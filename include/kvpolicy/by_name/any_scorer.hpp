@@ -125,7 +125,7 @@ class erased_scorer {
   }
   template <class SignalSet>
   [[nodiscard]] seen_by_scorer<Executor> seen_by(SignalSet const& in, any_signals const& given) const {
-    return {given, in.state(), in.first_column_of(inner_->recorders), in.lanes};
+    return {given, in.state(), in.first_column_of(inner_->recorders), in.lanes, in.allowed};
   }
 
   held<scorer_interface<Executor>> inner_;

@@ -121,6 +121,7 @@ class signal_set<any_signals, Recorders, State> {
       : lanes(among), given_(given), recorders_(recorders), state_(state), first_(first) {}
 
   kvpolicy::lanes lanes;
+  by_lane<int const> allowed{};
 
   template <class Signal>
   static constexpr bool recorded = signal_set<signals<>, Recorders, State>::template provides<Signal>;

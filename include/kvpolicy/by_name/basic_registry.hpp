@@ -176,7 +176,8 @@ class basic_registry {
     parts_.heads.insert_or_assign(name, heads);
     return *this;
   }
-  /// Gives a name to a table of rows of heads, which scorers such as `q_filters(table=NAME)` read.
+  /// Gives a name to a table of rows of heads, which scorers such as `q_filters(table=NAME)` read. That of the name
+  /// "sketch" has D rows of the same length for each head, one after the other, and `leverage` and `compactor` read it.
   /// - throws: as for shares.
   basic_registry& table(std::string const& name, rows_of_heads const& rows) {
     parts_.expect_table_name(name);

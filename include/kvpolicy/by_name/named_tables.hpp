@@ -73,4 +73,12 @@ Table find_table(std::map<std::string, Table> const& among, label const& name, s
   refuse_spec(from.column, from.name, "its table is " + to_string(name) + ", and " + rule);
 }
 
+/// Gives a scorer that may have a sketch of keys the table of that name, if there is one.
+template <class Score>
+void give_sketch([[maybe_unused]] Score& to, [[maybe_unused]] std::map<std::string, rows_of_heads> const& tables) {
+  if constexpr (requires { to.use_sketch(rows_of_heads{}); }) {
+    if (auto const found = tables.find("sketch"); found != tables.end()) to.use_sketch(found->second);
+  }
+}
+
 }  // namespace KVPOLICY_NAMESPACE::detail

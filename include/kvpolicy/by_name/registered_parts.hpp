@@ -189,6 +189,7 @@ class registered_parts {
       name_table(score, from, argument_of<table_argument>(from, "table"));
     }
     give_classes(score, from, others);
+    give_sketch(score, rows);
     check_parsed(score, from.column);
     return score;
   }

@@ -6,7 +6,9 @@
 #include <kvpolicy/by_name/mix_by_name.hpp>
 #include <kvpolicy/by_name/times_norm_by_name.hpp>
 #include <kvpolicy/parts/variance.hpp>
+#include <kvpolicy/scorers/cap_kv.hpp>
 #include <kvpolicy/scorers/carried.hpp>
+#include <kvpolicy/scorers/compactor.hpp>
 #include <kvpolicy/scorers/cur.hpp>
 #include <kvpolicy/scorers/db_trim_kv.hpp>
 #include <kvpolicy/scorers/defensive_kv.hpp>
@@ -24,6 +26,7 @@
 #include <kvpolicy/scorers/lag_kv.hpp>
 #include <kvpolicy/scorers/lazy_eviction.hpp>
 #include <kvpolicy/scorers/lazy_layers.hpp>
+#include <kvpolicy/scorers/leverage.hpp>
 #include <kvpolicy/scorers/lookahead_kv.hpp>
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/observed_attention.hpp>
@@ -82,6 +85,7 @@ template <executor Executor = host_executor>
       .add(finch{});
   all.add(kvcompose_with_ranks{}).add(cheapest_recipe{}).add(fastgen{}).add(late_attention{}).add(pyramid_infer{});
   all.add(defensive_kv{}).add(layer_defensive_kv{});
+  all.add(leverage{}).add(compactor{}).add(cap_kv{});
   all.add(cur{}).add(lag_kv{}).add(lazy_layers{}).add(simlayer_kv{});
   all.add(expected_attention{}).add(expected_margin{});
   all.add(kvzap{}).add(attention_gate{}).add(ada_ea{});

@@ -12,39 +12,8 @@
 #include <kvpolicy/decision/describe.hpp>
 #include <kvpolicy/decision/first.hpp>
 #include <kvpolicy/decision/rule.hpp>
-#include <kvpolicy/ops/host/add_probabilities.hpp>
-#include <kvpolicy/ops/host/add_shares.hpp>
-#include <kvpolicy/ops/host/append_column.hpp>
-#include <kvpolicy/ops/host/attention_mass.hpp>
-#include <kvpolicy/ops/host/attention_moments.hpp>
-#include <kvpolicy/ops/host/block_scores.hpp>
-#include <kvpolicy/ops/host/count_cover.hpp>
-#include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/feature_sums.hpp>
-#include <kvpolicy/ops/host/fold.hpp>
-#include <kvpolicy/ops/host/future_queries.hpp>
-#include <kvpolicy/ops/host/key_sums.hpp>
-#include <kvpolicy/ops/host/lag_spread.hpp>
-#include <kvpolicy/ops/host/logits.hpp>
-#include <kvpolicy/ops/host/map.hpp>
-#include <kvpolicy/ops/host/map_lanes.hpp>
-#include <kvpolicy/ops/host/mean_row.hpp>
-#include <kvpolicy/ops/host/normalise.hpp>
-#include <kvpolicy/ops/host/pair_norms.hpp>
-#include <kvpolicy/ops/host/pool.hpp>
-#include <kvpolicy/ops/host/pooled_attention.hpp>
-#include <kvpolicy/ops/host/projected_norm.hpp>
-#include <kvpolicy/ops/host/quadratic_form.hpp>
-#include <kvpolicy/ops/host/query_moments.hpp>
-#include <kvpolicy/ops/host/redundancy.hpp>
-#include <kvpolicy/ops/host/residual.hpp>
-#include <kvpolicy/ops/host/row_norm.hpp>
-#include <kvpolicy/ops/host/row_stats.hpp>
-#include <kvpolicy/ops/host/similarity.hpp>
-#include <kvpolicy/ops/host/span_attention.hpp>
-#include <kvpolicy/ops/host/update_query_memory.hpp>
-#include <kvpolicy/ops/host/visit_attention.hpp>
+#include <kvpolicy/ops/host/scorer_verbs.hpp>
 #include <kvpolicy/scorers/stages/put_first.hpp>
 #include <optional>
 
@@ -57,6 +26,7 @@ struct seen_by_scorer {
   state<Executor> const& recorded;
   std::size_t first;  ///< the index in the state of the scorer's first column
   lanes const& among;
+  by_lane<int const> allowed;
 };
 
 /// What a scorer reads, records and forces, by name.
@@ -265,7 +235,9 @@ struct scorer_model final : scorer_interface<Executor> {
   template <class Visit>
   auto with_signal_set(seen const& in, Visit const& visit) const {
     auto const all = recorders_of(typed);
-    return visit(signal_set_type(in.given, all, in.recorded, in.first, in.among));
+    signal_set_type made(in.given, all, in.recorded, in.first, in.among);
+    made.allowed = in.allowed;
+    return visit(made);
   }
   template <class Forces>
   static forced_type erased_forces(Forces const& from) {

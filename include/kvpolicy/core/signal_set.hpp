@@ -45,6 +45,7 @@ class signal_set {
       : lanes(given.lanes), given_(given), recorders_(recorders), state_(state), first_(first) {}
 
   kvpolicy::lanes lanes;
+  by_lane<int const> allowed{};  ///< how many entries each lane may keep, for a scorer that reads it; null: not known
 
   template <class Signal>
   [[nodiscard]] Signal get() const {

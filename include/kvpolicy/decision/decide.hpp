@@ -11,6 +11,7 @@
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
 #include <kvpolicy/ops/map.hpp>
+#include <kvpolicy/ops/map_lanes.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -69,10 +70,23 @@ void pick_by_rule(Executor& exec, resolved<Policy> const& of, SignalSet const& a
   }
 }
 
+/// How many entries a lane may keep, or how many it might if shares did not differ.
+template <class Budget>
+struct usual_budget {
+  Budget limit;
+  KVPOLICY_HD int operator()(lane_entries const& of) const {
+    if constexpr (requires { limit.average_of(of.lane, of.count); }) {
+      return limit.average_of(of.lane, of.count);
+    } else {
+      return limit(of.lane, of.count);
+    }
+  }
+};
+
 /// Decides, after the caller has checked everything but the data in memory. `epochs` are those of the state, which
 /// `apply` will compare.
 template <executor Executor, class Policy, class SignalSet>
-void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet const& all_signals, shape const& model,
+void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet all_signals, shape const& model,
                     plan<Executor>& into, by_lane<std::uint64_t> const& epochs = {}) {
   using score_type = score_of<Policy>;
   Policy const& policy = of.policy;
@@ -84,6 +98,14 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet const&
   refuse_order_that_is_read<typename Executor::backend>(of, all_signals, scores.lanes);
   refuse_data(policy.score, exec, all_signals);
   into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no decision
+  auto const usual = of.limit(model, into.entry_bytes());
+  if constexpr (may_read_budget<score_type> && evicts<Policy>) {
+    if (of.scorer.reads_budget) {
+      by_lane<int> const kept = into.kept();
+      ops::map_lanes(exec, scores.lanes, usual_budget<std::remove_cvref_t<decltype(usual)>>{usual}, kept);
+      all_signals.allowed = {kept.data, kept.sequence, kept.layer, kept.head, kept.slots};
+    }
+  }
   bool const by_entry = decides_by_entry<Policy, SignalSet>(scores);
   if (!of.scorer.ranks_candidates && !by_entry) policy.score.score(exec, all_signals, scores);
   auto const count_kept = [&](auto const& pool, forced_by forced) {
@@ -96,8 +118,7 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet const&
       scores.spare == nullptr
           ? nullptr
           : scores.spare + std::int64_t{spare_rows(policy.score, scores.lanes, model)} * scores.lanes.capacity;
-  auto const limit =
-      allotted(exec, of.limit(model, into.entry_bytes()), all_signals, scores, into.shares(), spare, count_kept);
+  auto const limit = allotted(exec, usual, all_signals, scores, into.shares(), spare, count_kept);
   with_rule(policy, all_signals, limit, [&](auto const& rule) {
     if constexpr (may_rank_candidates<score_type>) {
       if (of.scorer.ranks_candidates) {

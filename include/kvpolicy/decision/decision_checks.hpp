@@ -118,7 +118,7 @@ void check_plan(char const* call, Executor const& exec, resolved<Policy> const& 
           "without the spare rows that this policy needs", "make_plan makes it for the policy that decides");
   expects(!of.allots || into.allots(), call, "plan", "without room for shares",
           "make_plan makes it for the policy that decides");
-  expects(!of.counts_before_picking() || into.counts_kept(), call, "plan", "without room for what blocks keep",
+  expects(!of.needs_kept() || into.counts_kept(), call, "plan", "without room for what lanes keep",
           "make_plan makes it for the policy that decides");
   if constexpr (!ranks_again<std::remove_cvref_t<decltype(policy.score)>>) {
     expects(!of.scorer.ranks_again, call, "policy.score", of.scorer.name,

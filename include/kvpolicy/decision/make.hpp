@@ -63,7 +63,7 @@ template <executor Executor, class Policy, class First, class... Appliers>
 /// - throws: as `make_state`.
 /// - memory: 8 bytes x segments x bound, and 4 bytes x bound for each row that the scorer needs beside its scores
 ///   and the budget's allotter beside them; 4 bytes x lanes if the budget allots shares, and as many if entries stay or
-///   go in blocks or a part of them goes.
+///   go in blocks, a part of them goes, or the scorer reads the budget.
 template <executor Executor, entry_decision Policy, class... Appliers>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in, at_once const& size,
                                        Appliers const&...) {
@@ -81,7 +81,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
       policy.score, [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.capacity); });
   auto const of = detail::resolve(policy);
   if (of.allots) made.add_shares(exec);
-  if (of.counts_before_picking()) made.add_kept(exec);
+  if (of.needs_kept()) made.add_kept(exec);
   if (in.where.kind == locating::slot_map) made.look_up_in(in.where.table);
   return made;
 }

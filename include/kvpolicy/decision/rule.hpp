@@ -151,6 +151,8 @@ struct resolved {
 
   /// True if it counts what stays of each lane before it picks: see `block_rule`.
   [[nodiscard]] bool counts_before_picking() const { return drops_part || scorer.block > 0; }
+  /// True if a plan has a number for each lane besides.
+  [[nodiscard]] bool needs_kept() const { return counts_before_picking() || scorer.reads_budget; }
   /// Its budget in entries, where a row of an entry has `bytes`.
   [[nodiscard]] auto limit(shape const& model, std::int64_t bytes) const {
     return counted_budget(in_entries(policy.budget, model, bytes), again);

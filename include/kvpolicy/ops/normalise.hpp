@@ -15,7 +15,7 @@ namespace KVPOLICY_NAMESPACE {
 ///
 ///     sum       x / sum of x
 ///     min_max   (x - min) / (max - min)
-///     z         (x - mean) / max(d, 1e-6)      d^2 = sum of (x - mean)^2 / n
+///     z         (x - mean) / max(d, 1e-6)      d^2 = sum of (x - mean)^2 / n, or over n - 1
 ///     softmax   e^(x - max) / sum of e^(x - max)
 ///     rank      the number of scores that are worse than x / n
 ///
@@ -32,6 +32,8 @@ struct normalised_blocks {
   static constexpr int most_ranked = 4096;  ///< entries of a block of ranks
   int size = 0;                             ///< entries of a block; 0: all from `begin` on are one
   int begin = 0;
+  bool of_layer = false;  ///< the scores of all lanes of a layer are one block
+  int less = 0;           ///< z divides by n - less, where that is above 0: 1 for the deviation of a sample
 
   /// How many blocks a row of so many entries has.
   [[nodiscard]] KVPOLICY_HD constexpr int count(int entries) const {
@@ -59,26 +61,29 @@ struct score_range {
     ++count;
   }
   /// The share of a score in the sum of the second pass; `sum` and `min_max` need none.
-  [[nodiscard]] KVPOLICY_HD float second(normalising how, float score) const {
+  [[nodiscard]] KVPOLICY_HD double second(normalising how, float score) const {
     if (!takes_part(score)) return 0;
-    if (how == normalising::softmax) return std::exp(score - high);
-    float const apart = score - mean();
+    if (how == normalising::softmax) return static_cast<double>(std::exp(score - high));
+    double const apart = apart_from_mean(score);
     return apart * apart;
   }
-  [[nodiscard]] KVPOLICY_HD float mean() const { return count > 0 ? static_cast<float>(sum / count) : 0; }
+  [[nodiscard]] KVPOLICY_HD double apart_from_mean(float score) const {
+    return static_cast<double>(score) - sum / (count > 0 ? count : 1);
+  }
   /// What scores are divided by; `seconds` is the sum of the second pass.
-  [[nodiscard]] KVPOLICY_HD float divisor(normalising how, double seconds) const {
+  [[nodiscard]] KVPOLICY_HD float divisor(normalising how, double seconds, int less) const {
     if (how == normalising::sum) return static_cast<float>(sum);
     if (how == normalising::min_max) return high - low;
     if (how == normalising::softmax) return static_cast<float>(seconds);
-    auto const deviation = static_cast<float>(std::sqrt(seconds / (count > 0 ? count : 1)));
+    auto const deviation = static_cast<float>(std::sqrt(seconds / (count > less ? count - less : 1)));
     return deviation < 1e-6f ? 1e-6f : deviation;
   }
   [[nodiscard]] KVPOLICY_HD float normalised(normalising how, float score, float by) const {
     if (!takes_part(score)) return score;
     float const above = how == normalising::sum       ? score
                         : how == normalising::softmax ? std::exp(score - high)
-                                                      : score - (how == normalising::z ? mean() : low);
+                        : how == normalising::z       ? static_cast<float>(apart_from_mean(score))
+                                                      : score - low;
     return above == 0 && by == 0 ? 0 : above / by;
   }
 };
@@ -87,7 +92,8 @@ struct score_range {
 
 namespace ops {
 
-/// `normalise(exec, how, scores, blocks)`: normalises the scores of each segment, or of each of its blocks, in place.
+/// `normalise(exec, how, scores, blocks)`: normalises the scores of each segment, of each of its blocks, or of all
+/// lanes of a layer together, in place.
 ///
 /// - in, out: float32 [segments, entries]. Scores of -inf, such as those of entries that do not compete, take no part
 ///   and stay.
@@ -98,17 +104,24 @@ namespace ops {
 /// - cost: O(entries) per segment in two passes, three for `z` and `softmax`; no scratch. `rank` sorts each block on
 /// the
 ///   host, and compares all of its pairs on a device.
-/// - throws: `invalid_argument` if a number of `blocks` is negative, or if ranks are not of blocks of 1 to 4096
-/// entries.
-/// - source: R-KV (softmax), TriAttention (z), CurDKV (blocks), LagKV (rank).
+/// - throws: `invalid_argument` if a number of `blocks` is negative, if ranks are not of blocks of 1 to 4096 entries,
+/// or
+///   if layers have blocks, or segments that are not lanes.
+/// - source: R-KV (softmax), TriAttention (z), CurDKV (blocks), LagKV (rank), Compactor (layers).
 struct normalise_t : verb<normalise_t> {
   static constexpr auto name = "normalise";
   template <executor Executor>
   void operator()(Executor& exec, normalising how, score_view const& scores, normalised_blocks blocks = {}) const {
     verb<normalise_t>::operator()(exec, how, scores, blocks);  // parameters have types, so that blocks may be in braces
   }
-  static void check(normalising how, score_view const&, normalised_blocks const& blocks) {
+  static void check(normalising how, score_view const& scores, normalised_blocks const& blocks) {
     expects(blocks.size >= 0, name, "blocks.size", blocks.size, "a count cannot be negative");
+    expects(blocks.less >= 0, name, "blocks.less", blocks.less, "a count cannot be negative");
+    if (blocks.of_layer) {
+      expects(blocks.size == 0, name, "blocks.size", blocks.size, "all scores of a layer are one block");
+      expects(scores.decides == granularity::lane, name, "scores.decides", static_cast<int>(scores.decides),
+              "lanes of a layer are normalised together");
+    }
     expects(blocks.begin >= 0, name, "blocks.begin", blocks.begin, "ordinals begin at 0");
     expects(how != normalising::rank || (blocks.size >= 1 && blocks.size <= blocks.most_ranked), name, "blocks.size",
             blocks.size, "a block of ranks has 1 to 4096 entries");

@@ -38,6 +38,8 @@ namespace KVPOLICY_NAMESPACE {
 ///   scorer that has `entry_scores` need not say so.
 /// - `check(call)`, or `check(call, shape)` if the model matters, refuses bad parameters. `refuse(exec, in)` refuses
 ///   signals whose error only shows in their data, before anything is written.
+/// - `reads_budget()` is true if the scores depend on how many entries a lane may keep. `in.allowed` then has these
+///   numbers, of lanes whose shares do not differ; where there is no budget, as in an admission, it is null.
 /// - `safe_across_ranks()` is true if the scores are the same on all tensor-parallel ranks. A decision over heads of
 ///   several ranks needs that.
 /// - `using verbs = kvpolicy::verbs<...>` lists the verbs that it runs and that need scratch memory, such as

@@ -8,12 +8,12 @@
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/ops/normalise.hpp>
 #include <kvpolicy/ops/quadratic_form.hpp>
-#include <kvpolicy/ops/query_moments.hpp>
 #include <kvpolicy/ops/row_norm.hpp>
 #include <kvpolicy/ops/row_stats.hpp>
 #include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/parts/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/scorers/known_queries.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -32,19 +32,6 @@ void expected_logits(auto& exec, keys const& k, query_model const& of, bool squa
   if (!square) return;
   float const scale = scale_of(k.logits, k.rows.channels);
   ops::quadratic_form(exec, k, of.square, added_share{scale * scale / 2}, out);
-}
-
-/// Calls `profile` with the profile of queries, or `rows` with a prompt's rows where the engine gives no profile.
-template <class SignalSet, class Profile, class Rows>
-auto with_known_queries(SignalSet const& in, Profile const& profile, Rows const& rows) {
-  if constexpr (!provides<SignalSet, pre_rope_queries>) {
-    return profile(in.template get<query_model>());
-  } else {
-    if constexpr (provides<SignalSet, query_model>) {
-      if (in.template gives<query_model>()) return profile(in.template get<query_model>());
-    }
-    return rows(in.template get<pre_rope_queries>());
-  }
 }
 
 }  // namespace detail
@@ -141,12 +128,11 @@ struct expected_attention {
 
   void score(auto& exec, auto const& in, score_view const& out) const {
     keys const& k = in.template get<keys>();
-    int const dims = k.rows.channels, group = heads_in(in) / out.lanes.heads;
+    int const dims = k.rows.channels, group = detail::known_query_heads(in) / out.lanes.heads;
     memory const at(out, dims, covariance);
     for (int h = 0; h < group; ++h) {
-      query_model const now = model_of(exec, in, out.lanes, at.moments, h, group);
-      ops::future_moments(exec, out.lanes, now, future, at.moments);
-      query_model const later = at.moments.model(out.lanes, dims, now.rope);
+      query_model const later =
+          detail::future_queries_of(exec, in, out.lanes, {h, group, sinks, future}, dims, at.moments);
       detail::expected_logits(exec, k, later, covariance, at.head);
       ops::map(exec, at.head, behind_sinks{sinks, k.logits.soft_cap});
       left_by_sink const left{k.logits.sinks, at.highest(0), group, h};
@@ -184,22 +170,6 @@ struct expected_attention {
       moments.square = contiguous_scores(batch, granularity::lane, rest, std::int64_t{dims} * dims).rows;
     }
   };
-
-  static int heads_in(auto const& in) {
-    return detail::with_known_queries(
-        in, [](query_model const& of) { return of.mean.heads; }, [](pre_rope_queries const& of) { return of.heads; });
-  }
-
-  /// What is known of query head h of each lane's group, before it turns.
-  query_model model_of(auto& exec, auto const& in, lanes const& batch, moments_of_queries const& to, int h,
-                       int group) const {
-    auto const given = [&](query_model const& of) { return one_of_group(of, h, group); };
-    auto const computed = [&](pre_rope_queries const& rows) {
-      ops::query_moments(exec, batch, one_of_group(rows, h, group), sinks, to);
-      return to.model(batch, rows.dims, rows.rope);
-    };
-    return detail::with_known_queries(in, given, computed);
-  }
 };
 
 }  // namespace KVPOLICY_NAMESPACE

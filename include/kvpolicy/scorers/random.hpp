@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <kvpolicy/core/contract/fields.hpp>
+#include <kvpolicy/core/seeded.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
@@ -24,26 +25,18 @@ struct random_scores {
   struct uniform {
     std::uint64_t seed;
     by_lane<int const> request{};
-    /// The finaliser of SplitMix64: flipping an input bit flips each output bit with a probability near one half.
-    KVPOLICY_HD static std::uint64_t mix(std::uint64_t x) {
-      x += 0x9E3779B97F4A7C15u;
-      x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-      x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-      return x ^ (x >> 31);
-    }
+    /// What the hash is made of.
+    KVPOLICY_HD static std::uint64_t mix(std::uint64_t x) { return detail::mixed(x); }
     /// The same in one lane.
     struct of_lane {
-      std::uint64_t state;
+      detail::seeded_lane numbers;
       KVPOLICY_HD float operator()(float, entry at) const {
-        std::uint64_t const x = mix(state ^ static_cast<std::uint64_t>(at.position));
-        return static_cast<float>(x >> 40) * 5.9604644775390625e-8f;  // 24 bits, times 2^-24
+        return numbers.at(static_cast<std::uint64_t>(at.position));
       }
     };
     [[nodiscard]] KVPOLICY_HD of_lane in_lane(lane_entries const& of) const {
-      std::uint64_t x = mix(seed);
-      x = mix(x ^ static_cast<std::uint64_t>(request.data != nullptr ? *request.row(of.lane) : 0));
-      x = mix(x ^ static_cast<std::uint64_t>(of.lane.layer));
-      return {mix(x ^ static_cast<std::uint64_t>(of.lane.head))};
+      int const from = request.data != nullptr ? *request.row(of.lane) : 0;
+      return {detail::seeded_lane::of(seed, static_cast<std::uint64_t>(from), of.lane)};
     }
     KVPOLICY_HD float operator()(float old, entry at) const { return in_lane({.lane = at.lane})(old, at); }
   };

@@ -124,6 +124,7 @@ struct scorer_facts {
   bool ranks_again = false;              ///< of blocks: see `ranks_again`
   int block = 0;                         ///< entries that stay or go as one: see `has_blocks`; 0: each alone
   int lane_numbers = 0;                  ///< numbers of each lane that it leaves for an allotter
+  bool reads_budget = false;             ///< its scores depend on how many entries a lane may keep
   bool shares_out = false;               ///< in specs an allotter shares its budgets out, unless they say by=fixed
 };
 
@@ -144,6 +145,7 @@ constexpr scorer_facts facts_of(Score const& score) {
     }
     if constexpr (requires { Score::lane_numbers; }) made.lane_numbers = Score::lane_numbers;
     made.any_order = reads_any_order<Score>;
+    if constexpr (requires { score.reads_budget(); }) made.reads_budget = score.reads_budget();
     if constexpr (requires { score.safe_across_ranks(); }) made.safe_across_ranks = score.safe_across_ranks();
     if constexpr (requires { typename std::integral_constant<budget_scope, Score::pools>; }) made.shares = Score::pools;
     if constexpr (requires { typename std::integral_constant<phase, Score::when>; }) made.when = Score::when;
@@ -192,6 +194,16 @@ inline constexpr bool may_rank_candidates = [] {
     return may_rank_candidates<typename Score::wraps>;
   } else {
     return ranks_candidates<Score>;
+  }
+}();
+
+/// False if no scorer of this type reads the budget.
+template <class Score>
+inline constexpr bool may_read_budget = [] {
+  if constexpr (stage<Score> && !erased<Score>) {
+    return may_read_budget<typename Score::wraps>;
+  } else {
+    return erased<Score> || requires(Score const& score) { score.reads_budget(); };
   }
 }();
 

@@ -34,20 +34,27 @@ struct normalise_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    block_of_scores const of(scores, blocks, most, block.index());
-    float* const row = of.row;
     score_range all;
-    for (int e = block.thread(); e < of.count; e += warp_size) all.add(row[e]);
+    each(block, [&](float score) { all.add(score); });
     all = {block.reduce_warp(all.sum, plus_op{}), block.reduce_warp(all.low, min_op{}),
            block.reduce_warp(all.high, max_op{}), block.reduce_warp(all.count, plus_op{})};
     double seconds = 0;
     if (how == normalising::z || how == normalising::softmax) {
-      for (int e = block.thread(); e < of.count; e += warp_size) {
-        seconds += static_cast<double>(all.second(how, row[e]));
-      }
+      each(block, [&](float score) { seconds += all.second(how, score); });
     }
-    float const by = all.divisor(how, block.reduce_warp(seconds, plus_op{}));
-    for (int e = block.thread(); e < of.count; e += warp_size) row[e] = all.normalised(how, row[e], by);
+    float const by = all.divisor(how, block.reduce_warp(seconds, plus_op{}), blocks.less);
+    each(block, [&](float& score) { score = all.normalised(how, score, by); });
+  }
+
+ private:
+  /// Visits this thread's scores: those of a block of entries, or of all lanes of a layer.
+  template <class Block, class Visit>
+  KVPOLICY_HD void each(Block& block, Visit const& visit) const {
+    int const lanes = blocks.of_layer ? scores.lanes.heads : 1;
+    for (int i = block.index() * lanes; i < (block.index() + 1) * lanes; ++i) {  // of a layer there is one block
+      block_of_scores const of(scores, blocks, most, i);
+      for (int e = block.thread(); e < of.count; e += warp_size) visit(of.row[e]);
+    }
   }
 };
 
@@ -89,7 +96,7 @@ struct implementation<ops::normalise_t, Backend> {
   static void run(Executor& exec, normalising how, score_view const& scores, normalised_blocks const& blocks) {
     int const most = blocks.count(scores.lanes.capacity);
     if (most == 0) return;
-    int const launched = scores.segments() * most;
+    int const launched = scores.segments() * most / (blocks.of_layer ? scores.lanes.heads : 1);
     if (how == normalising::rank) {
       exec.launch(launch_shape{launched, exec.threads().entry,
                                detail::shared_arena::bytes_of_piece<std::uint32_t>(blocks.size)},

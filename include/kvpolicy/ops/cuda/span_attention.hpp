@@ -19,14 +19,15 @@ struct clear_scores {
   }
 };
 
-/// One block for each `rows_of_block` rows of a lane. Heads of a row are neighbours in `task`.
+/// One block for each `rows_of_block` rows of a lane, or for the rows of each chunk of entries. Heads of a row are
+/// neighbours in `task`.
 template <class Product>
 struct span_kernel {
   attention_task task;
   Product product;
   Product own_product;  ///< the same with keys of rows
   row_view own;         ///< keys of rows; without memory: there are none
-  row_spans spans;
+  abouts_of_rows abouts;
   sink_of_slot sink;
   span_attention_options how;
   int rows_of_block;
@@ -55,22 +56,24 @@ struct span_kernel {
     int const index = block.index() / blocks_of_lane;
     lane const one = task.scores.lanes.at(index);
     int const valid = task.rows.valid(one);
-    int const last = block.index() % blocks_of_lane * rows_of_block + rows_of_block;
-    int const end = last < valid ? last : valid;
     shared_arena arena(block);
     storage const temp_storage(arena, task.scaled());
     used_rows used;
     used.entries = task.scores.lanes.committed(one);
-    for (used.begin = last - rows_of_block; used.begin < end; used.begin += used.count) {
-      int const stored = task.rows.stored(one, used.begin);
+    int const of_first_chunk = abouts.chunks.size > 0 ? abouts.chunks.first - (used.entries - valid) : 0;
+    int const last = of_first_chunk + block.index() % blocks_of_lane * rows_of_block + rows_of_block;
+    int const end = last < valid ? last : valid;
+    used.begin = last - rows_of_block > 0 ? last - rows_of_block : 0;
+    for (; used.begin < end; used.begin += used.count) {
       used.count = 1;
-      while (used.begin + used.count < end && spans.alike(one, stored, task.rows.stored(one, used.begin + used.count)))
+      while (used.begin + used.count < end && abouts.alike(one, used.begin, used.begin + used.count, used.entries))
         ++used.count;
-      chunk about{one, index, spans.of(one, stored, used.entries), 0};
+      chunk about{one, index, abouts.of(one, used.begin, used.entries), 0};
       if (about.entries.begin >= about.entries.end) continue;
-      about.first_row = has_own() ? first_row(block, temp_storage, one, used.begin) : 0;
+      about.first_row = has_own() ? first_row(block, temp_storage, one, used.begin, used.entries) : 0;
       for (int base = 0; base < used.count * task.group; base += product.tile())
         add_rows(block, temp_storage, arena, used, about, base);
+      add_padding(block, about);
     }
   }
 
@@ -98,11 +101,11 @@ struct span_kernel {
 
   /// The first row of the chunk that `row` belongs to. Collective.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD int first_row(Block& block, storage const& temp_storage, lane one, int row) const {
-    int const stored = task.rows.stored(one, row);
+  [[nodiscard]] KVPOLICY_HD int first_row(Block& block, storage const& temp_storage, lane one, int row,
+                                          int entries) const {
     for (int end = row; end > 0; end -= block.threads()) {
       int const probe = end - 1 - block.thread();
-      bool const other = probe >= 0 && !spans.alike(one, stored, task.rows.stored(one, probe));
+      bool const other = probe >= 0 && !abouts.alike(one, row, probe, entries);
       int const before = block.reduce(temp_storage.collective, other ? probe : -1, max_op{});
       block.sync();
       if (before >= 0) return before + 1;
@@ -121,6 +124,7 @@ struct span_kernel {
     product.prepare(block, task, used, about.lane, arena, all);
     int const rows_end = used.begin + (base + count - 1) / task.group + 1;
     int const near = how.sinks < about.entries.begin ? how.sinks : about.entries.begin;
+    int const missing = abouts.chunks.missing_in(about.entries);
     auto const count_in = [&](int, int) {
       for (int i = warp_id(block); i < count; i += block.threads() / warp_size)
         add_row(block, temp_storage, temp_storage.logits + i * tile_pitch, i, temp_storage.scale[i],
@@ -139,6 +143,7 @@ struct span_kernel {
     for (int i = block.thread(); i < count; i += block.threads()) {
       running_sum whole = temp_storage.sums[i];
       if (sink.any()) whole = whole.with({sink(about.index, base + i), 1.0f});
+      if (missing > 0) whole = whole.with({0.0f, static_cast<float>(missing)});
       float scale = 1.0f / whole.sum;
       if (how.divide_by.data != nullptr)
         scale /= how.divide_by.row(about.lane)[task.rows.stored(about.lane, used.begin + (base + i) / task.group)];
@@ -147,6 +152,21 @@ struct span_kernel {
     float* const out = task.scores.row(about.index);
     each({false, about.entries.begin, about.entries.end}, kept_sums{temp_storage.known, task.group, base},
          [&](int begin, int end) { raise(block, temp_storage, count, out, begin, end); });
+  }
+
+  /// Adds what rows of zeros that fill the chunk up give to each of its entries.
+  template <class Block>
+  KVPOLICY_HD void add_padding(Block& block, chunk const& about) const {
+    int const missing = abouts.chunks.missing_in(about.entries);
+    if (missing == 0) return;
+    float share = 0;
+    for (int h = 0; h < task.group; ++h) {
+      float const logit = sink.any() ? sink(about.index, h) : running_sum::lowest();
+      share += share_of_padding(about.entries.end - about.entries.begin, missing, logit);
+    }
+    block.sync();
+    for (int e = about.entries.begin + block.thread(); e < about.entries.end; e += block.threads())
+      task.scores.row(about.index)[e] += share;
   }
 
   /// Computes the logits of a tile of keys from `of.begin` on. Ends with a barrier.
@@ -172,16 +192,22 @@ struct span_kernel {
   }
 
   /// Raises the scores of the tile's entries to the highest probability that its rows give to each. As whole numbers,
-  /// the bits of such floats are in the order of the floats, and those of a NaN are above them.
+  /// the bits of such floats are in the order of the floats, and those of a NaN are above them. In chunks of entries it
+  /// adds all of them; no other block has these entries, and the same thread always has the same of a tile.
   template <class Block>
   KVPOLICY_HD void raise(Block& block, storage const& temp_storage, int count, float* out, int begin, int end) const {
+    bool const in_sum = abouts.chunks.size > 0;
     for (int e = block.thread(); e < tile_entries && begin + e < end; e += block.threads()) {
       float most = 0;
       for (int i = 0; i < count; ++i) {
         float const logit = temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i];
-        fold_into(most, probability(temp_storage, i, e, logit), true, false);
+        fold_into(most, probability(temp_storage, i, e, logit), !in_sum, false);
       }
-      block.atomic_max(reinterpret_cast<unsigned*>(out + begin + e), same_bits<unsigned>(most));
+      if (in_sum) {
+        out[begin + e] += most;
+      } else {
+        block.atomic_max(reinterpret_cast<unsigned*>(out + begin + e), same_bits<unsigned>(most));
+      }
     }
   }
 };
@@ -237,10 +263,13 @@ struct implementation<ops::span_attention_t, Backend> {
     Product of_rows = product;
     if (own.rows.base != nullptr) of_rows.keys = detail::reader_of(own.rows);
     if constexpr (requires { of_rows.scaled; }) of_rows.scaled = false;
-    int const at_once = rows_of_block(task);
-    int const blocks = (task.rows.rows + at_once - 1) / at_once;
+    int const capacity = task.scores.lanes.capacity > 0 ? task.scores.lanes.capacity : 1;
+    int const of_chunk = how.chunks.size < capacity ? how.chunks.size : capacity;
+    int const at_once = of_chunk > 0 ? of_chunk : rows_of_block(task);
+    int const blocks = ((of_chunk > 0 ? capacity : task.rows.rows) - 1) / at_once + 1;
     detail::sink_of_slot const sink{from.logits.sinks, task.scores.lanes, task.group};
-    detail::span_kernel<Product> const kernel{task, product, of_rows, own, spans, sink, how, at_once, blocks};
+    detail::abouts_of_rows const abouts{task.rows, spans, how.chunks};
+    detail::span_kernel<Product> const kernel{task, product, of_rows, own, abouts, sink, how, at_once, blocks};
     exec.launch(launch_shape{task.scores.segments() * blocks,
                              detail::at_most<detail::tile_entries>(exec.threads().entry), kernel.shared()},
                 kernel);

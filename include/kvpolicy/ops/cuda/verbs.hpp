@@ -29,6 +29,7 @@
 #include <kvpolicy/ops/cuda/gather_rows.hpp>
 #include <kvpolicy/ops/cuda/key_sums.hpp>
 #include <kvpolicy/ops/cuda/lag_spread.hpp>
+#include <kvpolicy/ops/cuda/leverage.hpp>
 #include <kvpolicy/ops/cuda/lists.hpp>
 #include <kvpolicy/ops/cuda/lists/drop_listed.hpp>
 #include <kvpolicy/ops/cuda/lists/list_checks.hpp>

@@ -18,7 +18,8 @@ struct implementation<ops::span_attention_t, host> {
     keys const own{detail::keys_of_rows(rows, spans), from.logits};
     exec.for_each(out.segments(), [&](int segment, int worker) {
       lane const one = out.lane_of(segment);
-      detail::lane_spans(exec, from, own, rows, spans, how, out, one, exec.scratch(worker)).compute(out.row(segment));
+      detail::lane_spans(exec, from, own, {rows, spans, how.chunks}, how, out, one, exec.scratch(worker))
+          .compute(out.row(segment));
     });
   }
 };

@@ -160,6 +160,7 @@ enum class fault : int {
   select_position,
   used_plan,
   table_unit,
+  gram_matrix,
   fault_count
 };
 

@@ -91,6 +91,8 @@ inline constexpr told_fault told_faults[] = {
     {fault::select_count, {"select", "lanes.count", "layers that read the same pages hold equally many entries"}},
     {fault::select_position, {"select", "lanes.position", "layers that read the same pages hold the same tokens"}},
     {fault::table_unit, {"apply", "cache.where.table", "the pool has no such unit"}},
+    {fault::gram_matrix,
+     {"leverage", "rows.channels", "even with 100000 times the jitter their Gram matrix has no Cholesky factor"}},
 };
 
 [[nodiscard]] constexpr fault_text text_of(fault kind) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <kvpolicy/ops/host/attention/lane_logits.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/span_attention.hpp>
@@ -29,22 +30,20 @@ class lane_spans {
   }
 
   /// `own` are the keys of rows, without memory if there are none.
-  lane_spans(host_executor const& exec, keys const& from, keys const& own, query_view const& rows,
-             row_spans const& spans, span_attention_options const& how, score_view const& out, lane one,
-             std::span<std::byte> memory)
-      : rows_(rows),
-        spans_(spans),
+  lane_spans(host_executor const& exec, keys const& from, keys const& own, abouts_of_rows const& abouts,
+             span_attention_options const& how, score_view const& out, lane one, std::span<std::byte> memory)
+      : abouts_(abouts),
         lane_(one),
         how_(how),
         entries_(out.lanes.committed(one)),
-        count_(rows.rows > 0 ? rows.valid(one) : 0),
-        group_(rows.rows > 0 ? rows.heads / out.lanes.heads : 1),
+        count_(abouts.rows.rows > 0 ? abouts.rows.valid(one) : 0),
+        group_(abouts.rows.rows > 0 ? abouts.rows.heads / out.lanes.heads : 1),
         has_own_(has_memory(own.rows)) {
     scratch_arena arena(memory);
     values_ = arena.take<float>(floats_of_values(out.lanes.capacity));
     scales_ = arena.take<float>(most_blocks * floats_of_scales);
-    entry_products_ = lane_logits(exec, from, rows, one, {0, count_, group_}, arena);
-    if (has_own_) own_products_ = lane_logits(exec, own, rows, one, {0, count_, group_}, arena);
+    entry_products_ = lane_logits(exec, from, abouts_.rows, one, {0, count_, group_}, arena);
+    if (has_own_) own_products_ = lane_logits(exec, own, abouts_.rows, one, {0, count_, group_}, arena);
   }
 
   void compute(float* most) {
@@ -56,6 +55,7 @@ class lane_spans {
       stretch_ = keys_of_a_tile * std::max(least_tiles, (tiles + most_stretches - 1) / most_stretches);
       room_ = std::max(entries, keys_of_a_tile * least_tiles);
       for (int first = 0; first < chunk.count * group_;) first = compute(chunk, first, most);
+      add_padding(chunk.about, most);
     }
   }
 
@@ -75,11 +75,20 @@ class lane_spans {
   [[nodiscard]] row_chunk next(int first) const {
     row_chunk made{first, 0, {}};
     if (first >= count_) return made;
-    int const stored = rows_.stored(lane_, first);
-    made.about = spans_.of(lane_, stored, entries_);
-    while (first + made.count < count_ && spans_.alike(lane_, stored, rows_.stored(lane_, first + made.count)))
-      ++made.count;
+    made.about = abouts_.of(lane_, first, entries_);
+    while (first + made.count < count_ && abouts_.alike(lane_, first, first + made.count, entries_)) ++made.count;
     return made;
+  }
+  [[nodiscard]] float sink_of(int head) const {
+    return entry_products_.has_sinks() ? entry_products_.sink(head) : row_block::no_sink;
+  }
+  /// Adds what rows of zeros that fill the chunk up give to each of its entries.
+  void add_padding(ordinal_range about, float* to) const {
+    int const missing = abouts_.chunks.missing_in(about);
+    if (missing == 0) return;
+    float share = 0;
+    for (int h = 0; h < group_; ++h) share += share_of_padding(about.end - about.begin, missing, sink_of(h));
+    for (int e = about.begin; e < about.end; ++e) to[e] += share;
   }
 
   /// Blocks of rows that share a pass, of a chunk's rows from `first` to `end`, all heads of each in turn.
@@ -104,9 +113,19 @@ class lane_spans {
       with.pack_each(block, count,
                      [&](int i) { return (first + i) % group_ * count_ + chunk.first + (first + i) / group_; });
       block.begin_softmax();
+      see_padding(block, count, abouts_.chunks.missing_in(chunk.about));
       first = made.first[made.count + 1] = (made.first[made.count] = first) + count;
     }
     return made;
+  }
+
+  /// Adds the logits of so many keys of zeros to the softmax of `count` rows.
+  static void see_padding(row_block& block, int count, int missing) {
+    for (int r = 0; r < count && missing > 0; ++r) {
+      float const most = std::max(block.row_max[r], 0.0f);
+      block.sum[r] = block.sum[r] * std::exp(block.row_max[r] - most) + static_cast<float>(missing) * std::exp(-most);
+      block.row_max[r] = most;
+    }
   }
 
   /// The s-th stretch in a block's memory, of keys from `e` on.
@@ -158,10 +177,11 @@ class lane_spans {
     advance(entry_products_, of, 0, near, false);
     see(chunk.about.end);
     advance(entry_products_, of, chunk.about.begin, chunk.about.end, true);
-    for (int b = 0; b < of.count; ++b) take_highest(of, b, chunk, most);
+    for (int b = 0; b < of.count; ++b) take(of, b, chunk, most);
     return end;
   }
-  void take_highest(pass& of, int b, row_chunk const& chunk, float* most) const {
+  /// Raises `most` to the highest probabilities of a block's rows, or adds all of them in chunks of entries.
+  void take(pass& of, int b, row_chunk const& chunk, float* most) const {
     row_block const& block = of.block[b];
     ordinal_range const about = chunk.about;
     int const stretches = (about.end - about.begin + stretch_ - 1) / stretch_;
@@ -169,16 +189,15 @@ class lane_spans {
     block.softmax->finalize(scales, stretches, block.visible, block.row_max, block.sum);
     for (int i = 0; i < rows_of(of, b) && how_.divide_by.data != nullptr; ++i) {
       int const row = chunk.first + (of.first[b] + i) / group_;
-      float const by = how_.divide_by.row(lane_)[rows_.stored(lane_, row)];
+      float const by = how_.divide_by.row(lane_)[abouts_.rows.stored(lane_, row)];
       for (int s = 0; s < stretches; ++s) scales[std::ptrdiff_t{s} * block.rows + i] /= by;
     }
     for (int e = about.begin, s = 0; e < about.end; e += stretch_, ++s) {
-      block.softmax->reduce(stretch_of(of, b, about.end, s, e), true, true, most + e);
+      block.softmax->reduce(stretch_of(of, b, about.end, s, e), abouts_.chunks.size == 0, true, most + e);
     }
   }
 
-  query_view const& rows_;
-  row_spans const& spans_;
+  abouts_of_rows abouts_;
   lane lane_;
   span_attention_options const& how_;
   int entries_;
