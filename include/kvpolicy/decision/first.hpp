@@ -29,10 +29,10 @@ struct first_rule {
   [[nodiscard]] KVPOLICY_HD int budget(lane this_lane, int count) const {
     int const allowed = rule.budget(this_lane, count);
     int const forced = forced_in({this_lane, count, allowed, batch.position.row(this_lane)});
-    int const places = first.of(allowed, forced, rule.average(this_lane, count));
-    if (counts.data == nullptr) return forced + places;
+    int const wanted = first.of(allowed, forced, rule.average(this_lane, count));
+    if (counts.data == nullptr) return forced + wanted;
     int const most = static_cast<int>(*counts.row(this_lane));
-    return forced + (most < places ? most : places);
+    return forced + (most < wanted ? most : wanted);
   }
   [[nodiscard]] KVPOLICY_HD static bool triggers(int, int) { return true; }
   [[nodiscard]] KVPOLICY_HD bool forces(entry at) const {

@@ -75,6 +75,7 @@ constexpr granularity decides_of(Score const& score) {
 /// A scorer that may put entries first: `places()` says how many, and `rest_scores(in)` is the function of an entry by
 /// which the others are ranked. It may be `rest_scores(in, scores)`, which reads the spare rows of these scores; the
 /// scorer then says `static constexpr bool rest_in_plan = true`, and no stage may be around it, which would use them.
+/// If the function has a table `counts`, a number for each lane, no more entries of a lane are put first.
 template <class Score>
 concept puts_first = requires(Score const& score) {
   { score.places() } -> std::same_as<first_places>;
