@@ -33,6 +33,7 @@ class leverage_case {
     int const numbers = random.chance(50) ? cache.lane_count() * dims() * how.sketch.columns : 0;
     for (int i = 0; i < numbers; ++i) sketch_.push_back(static_cast<float>(random.real(1)));
     among.skip = random.below(4);
+    how.less_mean = random.chance(30);
     point();
   }
   [[nodiscard]] kv::row_view rows() {
@@ -68,8 +69,15 @@ class leverage_case {
     if (how.centre) taken = reference::centred(taken, in_mean);
     if (how.sketch.columns > 0) taken = reference::product(taken, sketch_of(i));
     reference::row const some = reference::weighted_leverages(taken, weights, double{how.more}, how.jitter);
+    kv::lane const first{one.sequence, one.layer, 0};
+    int rows = 0;
+    for (int e = 0; e < cache.committed(first); ++e) rows += takes(first, e) ? 1 : 0;
+    int const columns = how.sketch.columns > 0 ? std::min(how.sketch.columns, dims()) : dims();
+    double const mean = rows == 0 ? 0 : std::min(columns, how.centre ? rows - 1 : rows) / double(rows);
     reference::row made;
-    for (int e = 0, at = 0; e < count; ++e) made.push_back(takes(one, e) ? some[as_size(at++)] : -reference::infinity);
+    for (int e = 0, at = 0; e < count; ++e) {
+      made.push_back(takes(one, e) ? some[as_size(at++)] - (how.less_mean ? mean : 0) : -reference::infinity);
+    }
     return made;
   }
 

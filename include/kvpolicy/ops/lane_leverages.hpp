@@ -54,6 +54,7 @@ class lane_leverages {
         rows_(rows),
         how_(how),
         among_(among),
+        batch_(batch),
         position_(batch.position.row(one)),
         lane_(one),
         at_(memory),
@@ -81,6 +82,7 @@ class lane_leverages {
       jitter *= 10;
     }
     solve(to);
+    if (how_.less_mean) less_ = usual_mean();
     for (int e = 0; e < entries_; e += leverage_memory::at_once) write(e, out);
     return true;
   }
@@ -244,7 +246,7 @@ class lane_leverages {
     int const left = entries_ - first;
     each(left < leverage_memory::at_once ? left : leverage_memory::at_once, [&](int r) {
       int const e = first + r;
-      out[e] = takes(e) ? static_cast<float>(weight_of(e) * square_of(at_.batch + row_of(r))) : no_score;
+      out[e] = takes(e) ? static_cast<float>(weight_of(e) * square_of(at_.batch + row_of(r)) - less_) : no_score;
     });
   }
   [[nodiscard]] KVPOLICY_HD double square_of(double const* row) const {
@@ -262,6 +264,16 @@ class lane_leverages {
     return square;
   }
 
+  /// The mean of leverages of rows that differ, as many as the first lane of the layer has.
+  [[nodiscard]] KVPOLICY_HD double usual_mean() const {
+    lane const first{lane_.sequence, lane_.layer, 0};
+    int const count = batch_.committed(first);
+    int rows = 0;
+    for (int e = 0; e < count; ++e) rows += among_(entry{first, e, count, batch_.position.row(first)[e], 0}) ? 1 : 0;
+    int const rank = how_.centre ? rows - 1 : rows;
+    return rows > 0 ? static_cast<double>(rank < small_ ? rank : small_) / rows : 0;
+  }
+
   /// Writes NaN for all entries that take part.
   KVPOLICY_HD void fill(float* out) const {
     each(entries_, [&](int e) { out[e] = takes(e) ? same_bits<float>(0x7FC00000u) : no_score; });
@@ -273,6 +285,7 @@ class lane_leverages {
   row_view const& rows_;
   leverage_options const& how_;
   Among const& among_;
+  lanes const& batch_;
   int const* position_;
   lane lane_;
   leverage_memory at_;
@@ -280,6 +293,7 @@ class lane_leverages {
   int dims_;
   int pitch_;
   int small_;  ///< columns of the basis
+  double less_ = 0;
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -51,6 +51,8 @@ struct leverage_options {
   bool centre = true;                ///< true: rows are less their mean
   by_lane<float const> weights{};    ///< of each entry, 0 or more; null: each is 1
   float more = 0;                    ///< added to each weight, but that of the result
+  bool less_mean = false;            ///< true: leverages are less the mean that they would have without a jitter, of as
+                                     ///< many rows as the first lane of the layer has: z-scores need these digits
   static constexpr int retries = 5;  ///< so often a jitter that does not suffice becomes ten times as much
 };
 
@@ -65,7 +67,8 @@ namespace ops {
 ///
 /// - in: `rows` of `out.lanes`, of any element type; `among`, a struct with a KVPOLICY_HD `bool operator()(entry)
 ///   const`, such as a protection. The budget of these entries is not set. `weights` may be the memory of `out`.
-/// - out: float32 [lanes, entries], 0 or more.
+/// - out: float32 [lanes, entries], 0 or more. With `less_mean` the same number is taken off in all lanes of a layer:
+///   min(columns, D, n - 1) / n for n rows that are centred, and n in the place of n - 1 for others.
 /// - range: all sums, products and the Cholesky factor of G are in double precision. A sketch of D columns or more is
 ///   replaced by the factor of S S^T, which has D: leverages depend on that product alone.
 /// - NaN: a NaN or an infinity in a row or a weight makes all leverages of its lane NaN.

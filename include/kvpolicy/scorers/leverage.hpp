@@ -32,7 +32,7 @@ struct sketched_keys {
   }
   [[nodiscard]] leverage_options options(int dims) const {
     bool const is_given = given.rows.data != nullptr;
-    return {.sketch = {is_given ? given.dims / dims : sketch, seed, given.rows}, .jitter = jitter};
+    return {.sketch = {is_given ? given.dims / dims : sketch, seed, given.rows}, .jitter = jitter, .less_mean = true};
   }
 };
 
