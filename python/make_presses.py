@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._press import AdaKVPress, ChunkKVPress, CURPress, DMSPress, DuoAttentionPress, KVzapPress, LagKVPress, Press, QFilterPress, SimLayerKVPress
+from ._press import AdaKVPress, ChunkKVPress, CriticalAdaKVPress, CriticalKVPress, CURPress, DMSPress, DuoAttentionPress, ExpectedAttentionPress, KVzapPress, LagKVPress, Press, QFilterPress, SimLayerKVPress
 from ._press import missing as __getattr__
 '''
 
@@ -49,9 +49,9 @@ def module_of(text):
             if text_of:
                 quoted = f'f"{text_of}"'.replace("{", "{self.") if "{" in text_of else f'"{text_of}"'
                 made += "\n" * (method == "shares") + f"    def {method}(self) -> str:\n        return {quoted}\n"
-    listed = ", ".join(f'"{name}": {name}' for name in sorted((*names, "CURPress", "KVzapPress", "LagKVPress")))
+    listed = ", ".join(f'"{name}": {name}' for name in sorted((*names, "CURPress", "ExpectedAttentionPress", "KVzapPress", "LagKVPress")))
     made += f"\n\nPRESSES: dict[str, type[Press]] = {{{listed}}}\n"
-    made += "__all__ = " + str(["PRESSES", "AdaKVPress", "ChunkKVPress", "CURPress", "DMSPress", "DuoAttentionPress", "KVzapPress", "LagKVPress", "Press", "QFilterPress", "SimLayerKVPress", *names]).replace("'", '"') + "\n"
+    made += "__all__ = " + str(["PRESSES", "AdaKVPress", "ChunkKVPress", "CriticalAdaKVPress", "CriticalKVPress", "CURPress", "DMSPress", "DuoAttentionPress", "ExpectedAttentionPress", "KVzapPress", "LagKVPress", "Press", "QFilterPress", "SimLayerKVPress", *names]).replace("'", '"') + "\n"
     return made
 
 

@@ -41,7 +41,8 @@ class evictor_on final : public evictor {
     held_.assign(index(sequences_) * index(lanes_of_sequence()), 0);
     tables_.emplace(exec_, held_.size(), from.capacity);
     kv::detail::refuse_needs_beyond(
-        "Evictor", policy_, {"keys", "values", "queries", "turn_queries", "log_beta", "birth_score", "external"},
+        "Evictor", policy_, {"keys", "values", "queries", "turn_queries", "log_beta", "birth_score", "external", "value_norms",
+         "query_model"},
         "arrays do");
     state_.emplace(kv::make_state(exec_, policy_, cache_of(*tables_)));
   }
@@ -284,9 +285,12 @@ class evictor_on final : public evictor {
       if (*one) check_device(call, name, (*one)->device);
     }
     for (auto const& [name, one] : {std::pair{"log_beta", &shown.log_beta},
-                                    std::pair{"birth_score", &shown.birth_score}, std::pair{"scores", &given.scores}}) {
+                                    std::pair{"birth_score", &shown.birth_score}, std::pair{"scores", &given.scores},
+                                    std::pair{"value_norms", &given.value_norms}}) {
       if (*one) check_device(call, name, (*one)->device);
     }
+    if (given.moments) check_device(call, "query_mean", given.moments->mean.device);
+    if (given.moments && given.moments->square) check_device(call, "query_square", given.moments->square->device);
     for (auto const& [name, layers] :
          {std::pair{"keys", &given.keys}, std::pair{"values", &given.values}, std::pair{"turn_queries", &given.turn}}) {
       for (rows const& one : *layers) check_device(call, name, one.device);

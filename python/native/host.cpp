@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is compiled for the host: its evictor, and what is asked about policies.
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -21,6 +22,10 @@ policy_facts facts_of(std::string const& spec) {
   made.scorer = made.text.substr(0, made.text.find_first_of(" (|"));
   for (kv::scorer_info const& one : kv::shipped().list()) {
     if (one.name == made.scorer) made.needs = one.needs;
+  }
+  for (std::string const& each : policy.needs()) {  // what stages read
+    bool const known = std::find(made.needs.begin(), made.needs.end(), each) != made.needs.end();
+    if (!known && (each == "values" || each.starts_with("value_norms or "))) made.needs.push_back(each);
   }
   // The smallest cache that a policy can be asked about.
   kv::host_executor exec;

@@ -20,12 +20,21 @@ struct model_shape {
   [[nodiscard]] int value_channels() const { return sizes.value_dim != 0 ? sizes.value_dim : sizes.head_dim; }
 };
 
+/// What a caller knows of the query rows before RoPE, and how they turn.
+struct query_moments {
+  numbers mean;                     ///< [layer, sequence, query head, channel]
+  std::optional<numbers> square{};  ///< [layer, sequence, query head, channel, channel], the covariance
+  std::vector<double> frequencies;  ///< of the pairs of channels that turn, i and i + half: radians per position
+};
+
 /// What a caller gives to a call: one array [sequence, KV head, row, channel] for each layer.
 struct given_rows {
   std::vector<rows> keys;
   std::vector<rows> values;
   std::optional<numbers> scores;        ///< [layer, sequence, KV head, entry]
   std::vector<rows> turn{};             ///< the query rows of a turn
+  std::optional<numbers> value_norms{};  ///< of the values after the output projection, as `scores`
+  std::optional<query_moments> moments{};
   std::optional<block_lists> blocks{};  ///< then keys and values are those of a pool: [block, token, KV head, channel]
 };
 
@@ -70,7 +79,15 @@ class layer_signals {
       values_ = {view};
       all.add(values_);
     });
-    if (given.scores) add_scores(*given.scores);
+    if (given.scores) {
+      scores_ = {of_entries("scores", *given.scores)};
+      all.add(scores_);
+    }
+    if (given.value_norms) {
+      norms_ = {of_entries("value_norms", *given.value_norms)};
+      all.add(norms_);
+    }
+    if (given.moments) add_moments(*given.moments);
   }
   layer_signals(layer_signals const&) = delete;
   layer_signals& operator=(layer_signals const&) = delete;
@@ -93,23 +110,54 @@ class layer_signals {
                   : layer_rows(call_, name, given, longest_, memory).view());
   }
 
-  void add_scores(numbers const& from) {
+  /// Numbers [layer, sequence, KV head, entry] as rows of lanes.
+  kv::by_lane<float const> of_entries(std::string const& name, numbers const& from) const {
     kv::expects(
-        from.size.size() == 4, call_, "scores.shape", [&] { return from.shape(); },
+        from.size.size() == 4, call_, name + ".shape", [&] { return from.shape(); },
         "the axes are layer, sequence, KV head and entry");
-    check_batch(call_, "scores", from.size[1], sequences_);
+    check_batch(call_, name.c_str(), from.size[1], sequences_);
     int const most = *std::max_element(longest_.begin(), longest_.end());
     bool const fits =
         from.size[0] == layers_ && from.size[2] == model_.sizes.kv_heads && from.size[3] >= most && from.stride[3] == 1;
     kv::expects(
-        fits, call_, "scores.shape", [&] { return from.shape(); },
+        fits, call_, name + ".shape", [&] { return from.shape(); },
         [&] {
           return "it is " + std::to_string(layers_) + " layers, the sequences, " +
                  std::to_string(model_.sizes.kv_heads) + " KV heads and at least " + std::to_string(most) +
                  " contiguous entries";
         });
-    scores_ = {{from.data, from.stride[1], from.stride[0], from.stride[2]}};
-    all.add(scores_);
+    return {from.data, from.stride[1], from.stride[0], from.stride[2]};
+  }
+
+  /// Numbers [layer, sequence, query head, channel], or of one axis of channels more, as rows of query heads.
+  kv::query_view of_query_heads(std::string const& name, numbers const& from, std::size_t axes) const {
+    int const dims = model_.sizes.head_dim;
+    std::vector<std::int64_t> wanted{layers_, sequences_, model_.sizes.query_heads, dims};
+    wanted.resize(axes, dims);
+    kv::expects(
+        from.size == wanted && from.stride.back() == 1, call_, name + ".shape", [&] { return from.shape(); },
+        [&] { return "it is " + numbers{.size = wanted, .stride = {}}.shape() + ", and the last axis is contiguous"; });
+    constexpr std::int64_t width = sizeof(float);
+    kv::query_view made{};
+    made.base = reinterpret_cast<std::byte const*>(from.data);
+    made.dims = dims;
+    made.layer = from.stride[0] * width;
+    made.sequence = from.stride[1] * width;
+    made.head = from.stride[2] * width;
+    made.row = axes > 4 ? from.stride[3] * width : 0;
+    made.heads = model_.sizes.query_heads;
+    made.rows = axes > 4 ? dims : 1;
+    return made;
+  }
+
+  void add_moments(query_moments const& from) {
+    model_of_queries_.mean = of_query_heads("query_mean", from.mean, 4);
+    if (from.square) model_of_queries_.square = of_query_heads("query_square", *from.square, 5);
+    auto const turned = static_cast<int>(2 * from.frequencies.size());
+    kv::expects(turned > 0 && turned <= model_.sizes.head_dim, call_, "frequencies", from.frequencies.size(),
+                "they are of pairs of channels");
+    model_of_queries_.rope = {.dims = turned, .frequency = memory.put(from.frequencies)};
+    all.add(model_of_queries_);
   }
 
   char const* call_;
@@ -121,6 +169,8 @@ class layer_signals {
   kv::keys keys_{};
   kv::values values_{};
   kv::external_scores scores_{};
+  kv::value_norms norms_{};
+  kv::query_model model_of_queries_{};
 
  public:
   tables_of_call<Executor> memory;  ///< for more tables of the call

@@ -84,11 +84,16 @@ void observe(evictor& self, int layer, std::optional<array> const& queries, std:
 
 nb::tuple decide(evictor& self, std::vector<array> const& keys, std::vector<array> const& values,
                  std::optional<array> const& scores, std::vector<array> const& turn_queries,
-                 std::optional<array> const& blocks) {
+                 std::optional<array> const& blocks, std::optional<array> const& value_norms,
+                 std::optional<array> const& query_mean, std::optional<array> const& query_square,
+                 std::vector<double> const& frequencies) {
   given_rows given{rows_of_layers("decide", "keys", keys), rows_of_layers("decide", "values", values), {}};
   if (blocks) given.blocks = blocks_of("decide", *blocks);
   if (scores) given.scores = numbers_of("decide", "scores", *scores);
   given.turn = rows_of_layers("decide", "turn_queries", turn_queries);
+  if (value_norms) given.value_norms = numbers_of("decide", "value_norms", *value_norms);
+  if (query_mean) given.moments = {numbers_of("decide", "query_mean", *query_mean), {}, frequencies};
+  if (query_mean && query_square) given.moments->square = numbers_of("decide", "query_square", *query_square);
   decision made;
   {
     nb::gil_scoped_release const released;
@@ -145,12 +150,17 @@ void add_evictor(nb::module_& to) {
       .def(
           "decide", &decide, "keys"_a = std::vector<array>{}, "values"_a = std::vector<array>{},
           "scores"_a = nb::none(), "turn_queries"_a = std::vector<array>{}, nb::kw_only(), "blocks"_a = nb::none(),
+          "value_norms"_a = nb::none(), "query_mean"_a = nb::none(), "query_square"_a = nb::none(),
+          "frequencies"_a = std::vector<double>{},
           "Decides what each lane keeps, from the keys and values of every layer, each an array [sequence, KV head, "
           "row, channel] whose last rows are the entries of a sequence. Where heads of a layer hold unequal numbers, "
           "all begin where the longest one does. `blocks`, int32 [sequence, block], says that keys and values are the "
           "tensors of a pool, [block, token, KV head, channel] in any strides: a sequence's entries are the tokens of "
           "its blocks, in their order. `scores` [layer, sequence, KV head, entry] are those of the policy "
-          "`external`.\n\n"
+          "`external`, and `value_norms` likewise the norms of values after the output projection, for policies that "
+          "read them. `query_mean`, float32 [layer, sequence, query head, channel], and `query_square`, their "
+          "covariance [..., channel, channel], are those of query rows before RoPE, which turns the channels i and "
+          "i + half of the first ones by frequencies[i] for each position.\n\n"
           "Returns (indptr, indices, report): lane i keeps the entries indices[indptr[i]:indptr[i + 1]], ascending, "
           "and "
           "lanes are in the order of sequence, layer, KV head. On a device, `indices` are an array of that device with "

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kvpolicy
-from kvpolicy.presses import PRESSES, AdaKVPress, ChunkKVPress, CURPress, DMSPress, DuoAttentionPress, KeyDiffPress, KnormPress, KVzapPress, LagKVPress, ObservedAttentionPress, PyramidKVPress, QFilterPress, SimLayerKVPress, SnapKVPress, TOVAPress
+from kvpolicy.presses import PRESSES, AdaKVPress, ChunkKVPress, CriticalAdaKVPress, CriticalKVPress, CURPress, DMSPress, DuoAttentionPress, ExpectedAttentionPress, KeyDiffPress, KnormPress, KVzapPress, LagKVPress, ObservedAttentionPress, PyramidKVPress, QFilterPress, SimLayerKVPress, SnapKVPress, TOVAPress
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,7 +28,7 @@ def test_every_press_is_a_policy(name):
 
 
 def test_parameters_reach_the_scorer():
-    assert SnapKVPress(0.25, window_size=32, kernel_size=7).policy() == "snapkv(window=32, pool=avg:7) | budget(ratio=0.25, rounding=kvpress)"
+    assert SnapKVPress(0.25, window_size=32, kernel_size=7).policy() == "snapkv(window=32, pool=avg:7, rows=mean) | budget(ratio=0.25, rounding=kvpress)"
     assert CURPress(0.5, leverage_type="kv_avg", local_window_size=8).policy() == "cur(sinks=4, block=8, of=mean) | budget(ratio=0.5, rounding=kvpress)"
     assert CURPress(0.5, 2, "key", use_local_approximation=False).scorer() == "cur(sinks=2, block=0, of=key)"
     assert LagKVPress(0.5, 2, 16, True).policy() == "lag_kv(lag=16, sinks=2, cross=true) | budget(ratio=0.5, rounding=kvpress)"
@@ -67,10 +67,13 @@ def test_a_press_that_is_not_here_says_why():
 
 
 def test_presses_around_presses_are_policies():
-    assert AdaKVPress(SnapKVPress(0.25, 32), 0.5).policy() == "snapkv(window=32, pool=avg:5) | budget(ratio=0.25, rounding=kvpress, scope=layer, floor=0.5)"
+    assert AdaKVPress(SnapKVPress(0.25, 32), 0.5).policy() == "snapkv(window=32, pool=avg:5, rows=mean) | budget(ratio=0.25, rounding=kvpress, scope=layer, floor=0.5)"
     assert ChunkKVPress(KeyDiffPress(0.25), 8).policy() == "keydiff | reduce_lanes(layer, sum) | blocks(8) | budget(ratio=0.25, rounding=kvpress) | when(prefill)"
     assert DMSPress(KVzapPress(), -4.0, 64).policy() == "carried(name=kvzap) | recent(64) | at_least(-4.0)"
-    for one in (AdaKVPress(SnapKVPress(0.25)), ChunkKVPress(KnormPress(0.25)), ChunkKVPress(KVzapPress(0.25)), DMSPress(KnormPress(), -4.0)):
+    assert CriticalKVPress(KnormPress(0.25)).policy() == "knorm | critical(first=0.5, epsilon=0.0001) | budget(ratio=0.25, rounding=kvpress)"
+    assert CriticalAdaKVPress(KnormPress(0.25)).policy() == "knorm | critical(first=0.5, epsilon=0.0001, sure=0.2) | budget(ratio=0.25, rounding=kvpress, by=pool, scope=layer, floor=0.2, floor_tokens=1)"
+    assert ExpectedAttentionPress(0.5, use_vnorm=False).scorer() == "expected_attention(future=512, sinks=4, epsilon=0.0, covariance=true, values=false)"
+    for one in (CriticalKVPress(ExpectedAttentionPress(0.25)), CriticalAdaKVPress(SnapKVPress(0.25)), AdaKVPress(SnapKVPress(0.25)), ChunkKVPress(KnormPress(0.25)), ChunkKVPress(KVzapPress(0.25)), DMSPress(KnormPress(), -4.0)):
         assert kvpolicy.policy_facts(one.policy()).text
     assert DuoAttentionPress(0.5, [[0.1, 0.4], [0.3, 0.2]]).retrieval_heads().tolist() == [[False, True], [True, False]]
 
@@ -84,13 +87,15 @@ def test_presses_around_presses_are_policies():
     (lambda: ChunkKVPress(KnormPress(), 0), "ChunkKVPress: chunk_length = 0, but a chunk has at least one entry"),
     (lambda: QFilterPress(0.5)(None), "QFilterPress: q_filters = None, but keys are scored by them, and none are downloaded"),
     (lambda: QFilterPress(0.5, [[1.0]])(None), "QFilterPress: q_filters = of 2 axes, but they are [layer, KV head, channel]"),
+    (lambda: CriticalKVPress(TOVAPress()), "CriticalKVPress: press = TOVAPress, but its heads score for themselves"),
+    (lambda: CriticalAdaKVPress(KnormPress(), first_stage_ratio=2), "CriticalAdaKVPress: first_stage_ratio = 2, but it is a part of the budget, 0 to 1"),
     (lambda: CURPress(leverage_type="keys").policy(), "CURPress: leverage_type = keys, but it is key, value, kv_avg or kv_product"),
     (lambda: CURPress(use_random_leverage=True).policy(), "CURPress: use_random_leverage = True, but the random numbers of kvpress are not those of kvpolicy"),
     (lambda: DMSPress(SnapKVPress(), 0.1), "DMSPress: press = SnapKVPress, but a threshold asks about each entry by itself"),
     (lambda: DMSPress(KnormPress()).policy(), "DMSPress: threshold = None, but entries that score below it are dropped"),
     (lambda: DuoAttentionPress(0.5).retrieval_heads(), "DuoAttentionPress: head_scores = None, but heads are chosen by them"),
     (lambda: DuoAttentionPress(0.5, [0.5]).retrieval_heads(), "DuoAttentionPress: head_scores = of 1 axes, but they are"),
-], ids=["pyramid", "tova", "observed", "safeguard", "window", "length", "filters", "rows", "leverage", "random", "snapkv", "threshold", "scores", "axes"])
+], ids=["pyramid", "tova", "observed", "safeguard", "window", "length", "filters", "rows", "critical", "first", "leverage", "random", "snapkv", "threshold", "scores", "axes"])
 def test_a_press_that_does_not_fit_is_refused(make, text):
     with pytest.raises(ValueError) as error:
         make()

@@ -115,7 +115,7 @@ void refuses_bad_headers() {
 
   SUBCASE("a name that is there twice is refused wherever it stands") {
     CHECK(refusal_of("{" + entry("a", "U8", "[1]", "[0,1]") + "," + entry("a", "U8", "[1]", "[1,2]") + "}", 2) ==
-          "header = a, but this name is there twice");
+          "tensor = a, but this name is there twice");
     CHECK(refusal_of(R"({"__metadata__":{"session.0":"x","session.0":"y"}})", 0) ==
           "header = session.0, but this name is there twice");
     CHECK(refusal_of(R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1) ==

@@ -165,7 +165,7 @@ class BadTraces(Runs):
         """Without one of the signals that --list names, a policy is refused in one line that names what is missing."""
         sources = {"recent_queries": ("queries", "recent_queries", "row_lse"), "queries": ("queries", "recent_queries", "row_lse"),
                    "attention_mass": ("attention_mass", "queries", "recent_queries", "row_lse"), "turn_queries": ("queries",),
-                   "query_rows": ("query_rows", "query_positions", "query_keys", "row_begin", "row_end"), "value_norms or values": ("value_norms", "values"),
+                   "query_rows": ("query_rows", "query_positions", "query_keys", "query_hidden_norm", "row_begin", "row_end"), "value_norms or values": ("value_norms", "values"),
                    "value_norms or output_projection": ("value_norms", "output_projection"),
                    "pre_rope_queries or query_model.mean": ("pre_rope_queries", "query_model.mean", "query_model.square")}
         words = {"pre_rope_queries or query_model.mean": "pre_rope_queries", "recent_queries": "queries", "attention_mass": "queries", "query_rows": "external_queries"}
@@ -173,7 +173,7 @@ class BadTraces(Runs):
         for policy in listed().values():
             for signal in policy["signals"]:
                 begins = signal.removesuffix("NAME")
-                there = {**good(), "output_projection": ("F32", filled("LEO"))}
+                there = {**good(), "output_projection": ("F32", filled("LEO")), "query_hidden_norm": ("F32", filled("LR"))}
                 tensors = {name: one for name, one in there.items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
                 tensors["table.q_filters"], tensors["table.thresholds"] = ("F32", filled("LKD")), ("F32", filled("LQ"))
                 tensors["table.voters"] = ("F32", filled("LQ"))

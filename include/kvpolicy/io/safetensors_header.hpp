@@ -11,7 +11,6 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,20 +39,20 @@ namespace detail {
 /// Parses a header, which nests three levels deep. It refuses a header of more than 16 levels before it parses it,
 /// because copying or printing a JSON value recurses and could overflow the stack.
 ///
-/// - in: `refuse(wrong, value, rule)`, which throws if `wrong`; `twice(name)`, which throws: an object has the
-///   name twice.
+/// - in: `refuse(wrong, value, rule)`, which throws if `wrong`; `twice(depth, name)`, which throws: an object has the
+///   name twice. The names of tensors have the depth 1, and those of a tensor's fields 2.
 /// - out: a JSON object, in which every name was there once.
 template <class Refuse, class Twice>
 [[nodiscard]] nlohmann::json parse_safetensors_header(std::string_view text, Refuse const& refuse, Twice const& twice) {
   constexpr int most = 16;
   using json = nlohmann::json;
   std::vector<std::set<std::string>> open;  // the names so far in each object that has begun and not ended
-  std::optional<std::string> again;         // a name that is there twice
-  auto const watch = [&](int, json::parse_event_t event, json& parsed) {
+  std::pair<int, std::string> again;        // the depth and the name of one that is there twice; 0: none is
+  auto const watch = [&](int level, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::object_start) open.emplace_back();
     if (event == json::parse_event_t::object_end) open.pop_back();
     if (event == json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second) {
-      again = parsed.get<std::string>();
+      again = {level, parsed.get<std::string>()};
     }
     return true;
   };
@@ -63,7 +62,7 @@ template <class Refuse, class Twice>
   bool const object = parses ? header.is_object() : text[text.find_first_of("{[")] == '{';
   refuse(!object, std::to_string(text.size()) + " bytes", "they are not a JSON object");
   refuse(!parses, std::to_string(depth) + " levels of brackets", "they nest at most 16 levels deep");
-  if (again) twice(*again);
+  if (again.first != 0) twice(again.first, again.second);
   return header;
 }
 
@@ -151,7 +150,9 @@ class safetensors_index {
     bytes_ = bytes;
     json const header = kvpolicy::detail::parse_safetensors_header(
         text, [&](bool wrong, auto const& value, auto const& rule) { refuse(wrong, "header", value, rule); },
-        [&](std::string const& name) { refuse(true, "header", name, "this name is there twice"); });
+        [&](int depth, std::string const& name) {
+          refuse(true, depth == 1 ? "tensor" : "header", name, "this name is there twice");
+        });
     for (auto const& [key, value] : header.items()) {
       key == "__metadata__" ? read_metadata(value) : read_tensor(key, value);
     }

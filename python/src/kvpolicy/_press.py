@@ -98,6 +98,59 @@ class ChunkKVPress:
         return evict(model, self.policy(), gates=getattr(self.press, "gates", None))
 
 
+def _check_critical(press: Any, name: str, epsilon: float, first: float) -> None:
+    alone = isinstance(press, Press) and press.shares() == "" and not press.scorer().startswith("tova")
+    _expects(alone, name, "press", type(press).__name__, "its heads score for themselves and have equal budgets, as those of KnormPress, SnapKVPress and ExpectedAttentionPress")
+    _expects(epsilon >= 0, name, "epsilon", epsilon, "it is added to every score, 0 or more")
+    _expects(0 <= first <= 1, name, "first_stage_ratio", first, "it is a part of the budget, 0 to 1")
+
+
+@dataclass
+class CriticalKVPress:
+    """The part `first_stage_ratio` of the budget goes by the scores of `press`, the rest by these times the norms of projected values."""
+
+    press: Any
+    epsilon: float = 1e-4
+    first_stage_ratio: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_critical(self.press, type(self).__name__, self.epsilon, self.first_stage_ratio)
+
+    @property
+    def compression_ratio(self) -> float:
+        return float(self.press.compression_ratio)
+
+    def stage(self) -> str:
+        return f"critical(first={self.first_stage_ratio}, epsilon={self.epsilon})"
+
+    def shares(self) -> str:
+        return ""
+
+    def policy(self) -> str:
+        return f"{self.press.scorer()} | {self.stage()} | budget(ratio={self.compression_ratio}, rounding=kvpress{self.shares()})"
+
+    def __call__(self, model: Any) -> Any:
+        from .hf import evict
+
+        return evict(model, self.policy(), gates=getattr(self.press, "gates", None))
+
+
+@dataclass
+class CriticalAdaKVPress(CriticalKVPress):
+    """The same in each head of a layer, after these have shared the layer's budget by the scores of `press`, as in AdaKVPress."""
+
+    def __init__(self, press: Any = None, alpha_safeguard: float = 0.20, epsilon: float = 1e-4, first_stage_ratio: float = 0.5) -> None:
+        super().__init__(press, epsilon, first_stage_ratio)
+        _expects(0 <= alpha_safeguard <= 1, "CriticalAdaKVPress", "alpha_safeguard", alpha_safeguard, "it is a part of the budget, 0 to 1")
+        self.alpha_safeguard = alpha_safeguard
+
+    def stage(self) -> str:
+        return f"critical(first={self.first_stage_ratio}, epsilon={self.epsilon}, sure={self.alpha_safeguard})"
+
+    def shares(self) -> str:
+        return f", by=pool, scope=layer, floor={self.alpha_safeguard}, floor_tokens={int(self.alpha_safeguard > 0)}"
+
+
 @dataclass
 class DMSPress:
     """Drops what scores below `threshold`, but for the last `sliding_window_size` tokens. With `decoding` it does so in every forward."""
@@ -196,6 +249,21 @@ class CURPress(Press):
 
 
 @dataclass
+class ExpectedAttentionPress(Press):
+    """Scores a token by the attention that queries of later positions pay on average, if they are distributed as those of the prompt."""
+
+    n_future_positions: int = 512
+    n_sink: int = 4
+    use_covariance: bool = True
+    use_vnorm: bool = True
+    epsilon: float = 0.0
+
+    def scorer(self) -> str:
+        flags = f"covariance={str(bool(self.use_covariance)).lower()}, values={str(bool(self.use_vnorm)).lower()}"
+        return f"expected_attention(future={self.n_future_positions}, sinks={self.n_sink}, epsilon={self.epsilon}, {flags})"
+
+
+@dataclass
 class LagKVPress(Press):
     """Scores a token by how unevenly its channels lie in the range of the next `lag_size` tokens, among those of its own `lag_size`."""
 
@@ -233,10 +301,9 @@ _WRAPS = "it joins other presses, and a block has one policy"
 # Why a press of kvpress 0.5.5 is not here.
 MISSING = {
     "BlockPress": "it decides again and again about blocks of one prompt", "CAMPress": _MERGES, "CapPress": _BY_SCORE, "ChunkPress": "each chunk of a prompt has a budget of its own, and those of a policy are of lanes",
-    "CompactorPress": _BY_SCORE, "ComposedPress": _WRAPS, "CompressionRatioDecodingPress": _DECODES, "CriticalAdaKVPress": "it reads the output projection, which Python does not give to a policy",
-    "CriticalKVPress": "it reads the output projection, which Python does not give to a policy", "CURPress": _BY_SCORE, "DecodingPress": _DECODES, "EntropyGatedChunkKVPress": "it keeps a part of some chunks, and a policy whole ones",
-    "ExpectedAttentionPress": "it reads query rows before RoPE, which models do not show", "ExpectedAttentionStatsPress": "it reads statistics of query rows, which models do not show",
-    "FastKVzipPress": "its budget is rounded once for all layers, and that of fast_kvzip for each lane", "FinchPress": "its window begins at a delimiter, and that of snapkv has a size",
+    "CompactorPress": _BY_SCORE, "ComposedPress": _WRAPS, "CompressionRatioDecodingPress": _DECODES, "DecodingPress": _DECODES, "EntropyGatedChunkKVPress": "it keeps a part of some chunks, and a policy whole ones",
+    "ExpectedAttentionStatsPress": "it reads statistics of query rows that it downloads",
+    "FastKVzipPress": "its budget is rounded once for all layers, and that of fast_kvzip for each lane", "FinchPress": "its window begins at a delimiter, and that of finch has a size",
     "KVComposePress": _OTHER_PASS, "KVgradPress": _OTHER_PASS, "KVzipPress": _OTHER_PASS, "KeyRerotationPress": "entries keep their positions, and it gives them others",
     "LUKVPress": "Python gives a policy no table of budgets", "LeverageScorePress": _BY_SCORE, "MergingPress": _MERGES, "NonCausalAttnPress": _BY_SCORE,
     "PerLayerCompressionPress": "Python gives a policy no table of budgets", "PrefillDecodingPress": _WRAPS, "RestoreKVPress": "it adds entries to the cache, and a policy drops some",

@@ -33,6 +33,7 @@ from ._decide import NUMBERS, Kept, available_threads
 from ._device import on_device, placement
 from ._model import LEFT_ALONE, Layers, expects
 from ._native import Evictor, PolicyFacts, policy_facts
+from ._projections import Moments, Turning, moments_of, norm_read_by, norms_of_entries, output_weights, rows_of_heads
 from ._rows import aligned, kept_rows, picked
 from ._score import Layer, Score, name_of, no_scores, scores_of, spec_of
 from .gates import FreshTokens, Gate, load
@@ -42,7 +43,7 @@ __all__ = ["EvictedLayer", "Eviction", "evict"]
 BASES = ("sdpa", "eager", "flex_attention", "flash_attention_2")
 UNMASKED = ("flash_attention_2",)  # takes no mask but that of padding
 PREFIX = "kvpolicy_"
-SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries"}
+SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries", "value_norms", "query_model"}
 LONG_PROMPT = 4096  # tokens from which a progress bar is shown
 MOST_DRAFTS = 1024  # tokens that a verification may refuse: so many more query rows are kept until it is known
 
@@ -55,6 +56,7 @@ class _Record:
         self.seen = 0  # tokens that every layer has had, dropped ones included
         self.queries: dict[int, torch.Tensor] = {}  # the last rows of each layer, for scores in Python
         self.turn: dict[int, torch.Tensor] = {}  # the last rows of each layer in this turn, until it is decided about
+        self.moments: dict[int, Moments] = {}  # of each layer's query rows before RoPE in this turn, likewise
 
     def remove_last(self, removed: int) -> None:
         self.evictor.remove_last([removed] * len(self.evictor.counts))
@@ -142,6 +144,10 @@ class Eviction:
         self._check(model, when)
         self._layers = Layers(model)
         self._check_gate()
+        self._norm = norm_read_by(self.facts.text, self.facts.needs)
+        self._weights = [] if self._norm is None else output_weights(self._layers)
+        self._turning = Turning(self._layers, type(model).__name__) if self._reads_moments() else None
+        self._sinks = int(next(iter(re.findall(r"\bsinks=(\d+)", self.facts.text)), 0))
         self._inputs: dict[int, dict[str, torch.Tensor]] = {}  # of the gate, by layer, while a forward runs
         self._handles: list[Any] = []
         self._previous: list[tuple[Any, str]] = []
@@ -150,6 +156,7 @@ class Eviction:
         self._first = False  # the first verification holds the prompt
         self._drafts: tuple[_Record, DynamicCache, dict[int, "_Shown"], bool] | None = None
         self._shown: dict[int, _Shown] = {}
+        self._noted: dict[int, Moments] = {}  # of a forward that runs
         self._admitted: dict[int, torch.Tensor] = {}  # which new tokens of a layer are, while a forward runs
         self._in_prefill = False
         self._pending: tuple[_Record, DynamicCache] | None = None
@@ -164,12 +171,17 @@ class Eviction:
         masked = [one for one in BASES if one not in UNMASKED]
         expects(base in masked or not self._may_be_unequal(), "attention implementation", base,
                 f"lanes may hold unequal numbers of entries under {self.policy}, and masks of lanes are taken by {', '.join(masked[:-1])} and {masked[-1]}")
-        missing = [one for one in self.facts.needs if one not in SIGNALS and one not in NUMBERS and not (one == "external" and self._score is not None)]
+        missing = [one for one in self.facts.needs if SIGNALS.isdisjoint(one.split(" or ")) and one not in NUMBERS and not (one == "external" and self._score is not None)]
         expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
         expects("turn_queries" not in self.facts.needs or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each turn, after its prefill")
+        expects(not self._reads_moments() or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each prompt, after its prefill")
         expects(self.facts.decides == "lane" or self.facts.scope == "lane", "policy", self.policy, f"what decides by {self.facts.decides} has one budget already")
         for part in self.policy.split(" | ")[1:]:
             expects(part != "lowest_one", "policy", self.policy, "lowest_one leaves a hole where an entry was, and a DynamicCache has none")
+
+    def _reads_moments(self) -> bool:
+        """Whether the policy reads the moments of query rows before RoPE."""
+        return any("query_model" in one.split(" or ") for one in self.facts.needs)
 
     def _may_be_unequal(self) -> bool:
         """Whether heads or layers may keep unequal numbers of entries, or see other ones than a row before them."""
@@ -205,6 +217,9 @@ class Eviction:
                 self._handles.append(module.register_forward_pre_hook(self._keep_hidden, with_kwargs=True))
                 keys: Any = next(one for one in (getattr(module, name, None) for name in ("k_norm", "k_layernorm", "k_proj")) if one is not None)
                 self._handles.append(keys.register_forward_hook(lambda _, args, output, of=module: self._keep_keys(of, args[0], output)))
+        for module in self._layers.modules if self._turning is not None else []:
+            query: Any = next(one for one in (getattr(module, name, None) for name in ("q_norm", "q_layernorm", "q_proj")) if one is not None)
+            self._handles.append(query.register_forward_hook(lambda _, args, output, of=module: self._keep_queries(of, args[0], output)))
         if hasattr(self._model, "_prefill"):
             self._model._prefill = self._whole_prefill
         if hasattr(self._model, "_get_candidate_generator"):
@@ -220,7 +235,7 @@ class Eviction:
             _active.pop(id(config), None)
         for name in ("_prefill", "_get_candidate_generator", "generate"):
             self._model.__dict__.pop(name, None)
-        self._shown, self._inputs, self._admitted = {}, {}, {}
+        self._shown, self._inputs, self._admitted, self._noted = {}, {}, {}, {}
         self._handles, self._previous, self._forward, self._pending, self._drafts = [], [], None, None, None
 
     def _whole_prefill(self, *args: Any, **kwargs: Any) -> Any:
@@ -272,6 +287,7 @@ class Eviction:
 
     def _begin_drafts(self, *args: Any, **kwargs: Any) -> Any:
         """Speculative decoding begins. Which tokens of a forward stay is known when the next one begins."""
+        expects(self._turning is None, "drafts", "speculative decoding", f"{self.facts.scorer} reads all rows of a prompt, and which of them are drafts is known later")
         self._verifies = self._first = True
         return type(self._model)._get_candidate_generator(self._model, *args, **kwargs)
 
@@ -322,7 +338,7 @@ class Eviction:
         counts = self._new_tokens(record, new, sequences, tokens)
         if not self._verifies:
             record.evictor.append(counts)
-        self._shown, self._inputs, self._admitted = {}, {}, {}
+        self._shown, self._inputs, self._admitted, self._noted = {}, {}, {}, {}
         self._forward = (record, cache, tokens, counts, new)
         self._mark(cache, True)
         self._open_bar(tokens)
@@ -415,6 +431,8 @@ class Eviction:
         if scaling is not None and scaling != scale:  # the model scales its query rows itself (OPT)
             query = query.detach().float() * (scaling / scale)
         tokens = query.shape[2]
+        if self._turning is not None:
+            self._note_moments(self._forward[0], module, place, query)
         numbers = self._numbers(self._forward[0].evictor, module, key[:, :, key.shape[2] - tokens :]) if self._gate is not None else None
         if self._admission is not None and numbers is not None:
             ends = self._forward[0].evictor.tokens  # drafts are not among them yet
@@ -428,6 +446,16 @@ class Eviction:
             wanted = max(self.facts.turn_rows, self._rows)  # they count once the forward has not failed
         if wanted > 0 or self._verifies and numbers is not None:
             self._shown[place] = _Shown(query[:, :, max(tokens - wanted, 0) :].detach().clone(), tokens, numbers)
+
+    def _note_moments(self, record: _Record, module: Any, place: int, query: torch.Tensor) -> None:
+        """Notes the moments of a prompt's query rows before RoPE, which the model has turned to `query`."""
+        before = self._inputs.pop(module.layer_idx)["queries_before"]
+        tokens = query.shape[2]
+        if self._turning is None or tokens == 1 and not self._in_prefill:
+            return
+        ends = record.evictor.tokens
+        self._turning.check(before[:, :, -1], query[:, :, -1].detach(), [end - 1 for end in ends])
+        self._noted[place] = moments_of(before, [end - tokens for end in ends], self._sinks)
 
     def _show(self, record: _Record, place: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, numbers: Any) -> None:
         """Shows what the policy reads of a layer's newest tokens."""
@@ -443,11 +471,13 @@ class Eviction:
         self._keep_input(module.layer_idx, "hidden", args[0] if args else kwargs["hidden_states"])
 
     def _keep_keys(self, module: Any, given: torch.Tensor, output: torch.Tensor) -> None:
-        """Keeps the keys before RoPE as [sequence, KV head, token, channel]. Some models norm them before, some after they transpose."""
-        heads, dims = self._layers.shape["kv_heads"], self._layers.shape["head_dim"]
-        is_transposed = output.dim() == 4 and output.shape[1] == heads and (output.shape[2] != heads or given.stride(1) < given.stride(2))
-        rows = output if is_transposed else output.reshape(output.shape[0], -1, heads, dims).transpose(1, 2)
+        """Keeps the keys before RoPE as [sequence, KV head, token, channel]."""
+        rows = rows_of_heads(output, given, self._layers.shape["kv_heads"], self._layers.shape["head_dim"])
         self._keep_input(module.layer_idx, "keys_before", rows)
+
+    def _keep_queries(self, module: Any, given: torch.Tensor, output: torch.Tensor) -> None:
+        rows = rows_of_heads(output, given, self._layers.shape["query_heads"], self._layers.shape["head_dim"])
+        self._keep_input(module.layer_idx, "queries_before", rows)
 
     def _keep_input(self, layer: int, name: str, rows: torch.Tensor) -> None:
         if self._forward is not None:
@@ -532,6 +562,8 @@ class Eviction:
                 one.note_padding(new)
         for place, one in shown.items():
             self._keep_rows(record, place, one.query, tokens > 1 or self._in_prefill)
+        for place, noted in self._noted.items():
+            record.moments[place] = record.moments[place].merged(noted) if place in record.moments else noted
         if self._when == "forward" or tokens > 1 and not self._in_prefill:
             self._evict(record, cache)
         elif self._in_prefill:
@@ -550,7 +582,7 @@ class Eviction:
         needed = lambda name: read(aligned([getattr(one, name) for one in layers], before)) if name in self.facts.needs else []
         keys, values = needed("keys"), needed("values")
         scores = self._scores(record, layers, before) if self._score is not None else None
-        indptr, listed, report = record.evictor.decide(keys, values, scores, turn)
+        indptr, listed, report = record.evictor.decide(keys, values, scores, turn, **self._of_projections(record, layers, before))
         indices = on_device(listed)
         kept = np.diff(indptr).reshape(before.shape)
         if bool((kept == before).all()):
@@ -569,6 +601,20 @@ class Eviction:
                 layer.valid = torch.from_numpy(np.arange(layer.kept) >= (layer.kept - of_heads)[..., None]).to(layer.keys.device)
         self.decisions += 1
         self.kept = Kept(indptr, indices, len(before), len(layers), self._layers.shape["kv_heads"], report)
+
+    def _of_projections(self, record: _Record, layers: list[Any], counts: np.ndarray) -> dict[str, Any]:
+        """What a policy reads of the model's projections, as the evictor takes it."""
+        made: dict[str, Any] = {}
+        if self._norm is not None:
+            norms = norms_of_entries(aligned([one.values for one in layers], counts), self._weights, self._norm, counts)
+            made["value_norms"] = _given(record.evictor, norms)
+        if self._turning is not None:
+            known, record.moments = [record.moments[place] for place in sorted(record.moments)], {}
+            expects(len(known) == len(layers), "cache", "a prompt that was read outside of a block", f"{self.facts.scorer} reads its query rows")
+            stacked = lambda parts: _given(record.evictor, torch.stack([one.to(known[0].mean.device) for one in parts]))
+            made.update(query_mean=stacked([one.mean for one in known]), query_square=stacked([one.covariance for one in known]),
+                        frequencies=self._turning.frequencies.double().tolist())
+        return made
 
     def _scores(self, record: _Record, layers: list[Any], counts: np.ndarray) -> Any:
         """The scores [layer, sequence, KV head, entry] of a function of Python."""

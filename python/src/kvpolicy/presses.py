@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._press import AdaKVPress, ChunkKVPress, CURPress, DMSPress, DuoAttentionPress, KVzapPress, LagKVPress, Press, QFilterPress, SimLayerKVPress
+from ._press import AdaKVPress, ChunkKVPress, CriticalAdaKVPress, CriticalKVPress, CURPress, DMSPress, DuoAttentionPress, ExpectedAttentionPress, KVzapPress, LagKVPress, Press, QFilterPress, SimLayerKVPress
 from ._press import missing as __getattr__
 
 
@@ -60,7 +60,7 @@ class SnapKVPress(Press):
     kernel_size: int = 5
 
     def scorer(self) -> str:
-        return f"snapkv(window={self.window_size}, pool=avg:{self.kernel_size})"
+        return f"snapkv(window={self.window_size}, pool=avg:{self.kernel_size}, rows=mean)"
 
 
 @dataclass
@@ -77,5 +77,5 @@ class TOVAPress(Press):
         return "tova(force_last=true)"
 
 
-PRESSES: dict[str, type[Press]] = {"CURPress": CURPress, "KVzapPress": KVzapPress, "KeyDiffPress": KeyDiffPress, "KnormPress": KnormPress, "LagKVPress": LagKVPress, "ObservedAttentionPress": ObservedAttentionPress, "PyramidKVPress": PyramidKVPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
-__all__ = ["PRESSES", "AdaKVPress", "ChunkKVPress", "CURPress", "DMSPress", "DuoAttentionPress", "KVzapPress", "LagKVPress", "Press", "QFilterPress", "SimLayerKVPress", "KeyDiffPress", "KnormPress", "ObservedAttentionPress", "PyramidKVPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]
+PRESSES: dict[str, type[Press]] = {"CURPress": CURPress, "ExpectedAttentionPress": ExpectedAttentionPress, "KVzapPress": KVzapPress, "KeyDiffPress": KeyDiffPress, "KnormPress": KnormPress, "LagKVPress": LagKVPress, "ObservedAttentionPress": ObservedAttentionPress, "PyramidKVPress": PyramidKVPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
+__all__ = ["PRESSES", "AdaKVPress", "ChunkKVPress", "CriticalAdaKVPress", "CriticalKVPress", "CURPress", "DMSPress", "DuoAttentionPress", "ExpectedAttentionPress", "KVzapPress", "LagKVPress", "Press", "QFilterPress", "SimLayerKVPress", "KeyDiffPress", "KnormPress", "ObservedAttentionPress", "PyramidKVPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]
