@@ -38,6 +38,7 @@ std::vector<contender> more_evictions() {
                             }),
       by_spec("cake", "cake(window=16, pool=max:15)"),
       by_spec("critical_kv", "critical_kv(window=16, pool=max:15)"),
+      by_spec("defensive_kv", "defensive_kv(window=16, pool=max:15)"),
       by_spec("expected_attention", "expected_attention(future=64)"),
       by_spec("expected_pooled", "expected_attention(future=64) | pooled(max:15)"),
       by_spec("kvzip", "kvzip"),

@@ -8,7 +8,7 @@ from programs import expect, finish, refused, run
 demo = sys.argv[1]
 FEW = ["--cases", "1", "--windows", "0", "--context", "512"]
 ALWAYS_BUDGETED = ["streaming_llm", "snapkv", "h2o", "intent_kv", "knorm", "random", "keydiff", "chunk_kv", "r_kv", "lazy_eviction",
-                   "q_filters", "tri_attention", "cake", "critical_kv", "expected_attention", "expected_pooled", "kvzip", "kvcompose", "value_aware", "trim_kv", "wg_kv", "local_attention", "quest",
+                   "q_filters", "tri_attention", "cake", "critical_kv", "defensive_kv", "expected_attention", "expected_pooled", "kvzip", "kvcompose", "value_aware", "trim_kv", "wg_kv", "local_attention", "quest",
                    "wg_kv+quest", "trim_kv+quest", "wg_kv+trim_kv", "wg_kv+trim_kv+quest"]
 
 ran = run(demo, *FEW, "--full")

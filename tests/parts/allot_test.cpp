@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Budgets that look: shares that a decision allots before it picks.
+#include "support/kept_lists.hpp"
 #include "support/test.hpp"
 
 namespace {
@@ -469,6 +470,64 @@ TEST_SUITE("parts/allot") {
                  std::vector<int>(as_size(layers), bound));
       for (std::size_t l = 0; l < found.size(); ++l) RC_ASSERT(std::abs(found[l] - expected[l]) <= 1);
       RC_ASSERT(std::accumulate(found.begin(), found.end(), 0) == std::accumulate(expected.begin(), expected.end(), 0));
+    });
+  }
+
+  TEST_CASE("shares of every allotter add up: to the budget of all lanes, or to all that they have") {
+    kv::host_executor exec{1};
+    holds("any norms", 10000, [&] {
+      int const layers = *rc::gen::inRange(1, 5), heads = *rc::gen::inRange(1, 4), bound = *rc::gen::inRange(1, 24);
+      int const tokens = *rc::gen::inRange(0, bound + 2);
+      std::string const by = *rc::gen::element<std::string>("hits", "pool", "pool, scope=global, floor=0", "ranks",
+                                                            "variance", "variance, least_part=0");
+      std::vector<float> keys(as_size(layers * heads * bound));
+      dice random(*rc::gen::inRange<std::uint64_t>(1, 1000000));
+      for (float& each : keys) each = static_cast<float>(random.below(32)) / static_cast<float>(1 + random.below(8));
+      std::vector<int> count(as_size(layers * heads), bound), position(as_size(bound));
+      std::iota(position.begin(), position.end(), 0);
+      kv::cache view = kv::contiguous_cache(keys.data(), keys.data(), {layers, heads, heads, 1}, bound, count.data(),
+                                            position.data());
+      auto const policy = kv::parse("knorm | budget(" + std::to_string(tokens) + ", by=" + by + ")");
+      auto const state = kv::make_state(exec, policy, view);
+      auto plan = kv::make_plan(exec, policy, view);
+      kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+      std::int64_t sum = 0, least = 0;
+      bool const of_lanes = by.starts_with("pool");
+      for (int i = 0; i < view.lanes.size(); ++i) {
+        if (!of_lanes && view.lanes.at(i).head > 0) continue;
+        int const share = *plan.shares().row(view.lanes.at(i));
+        RC_ASSERT(share >= 0);
+        RC_ASSERT(share <= bound || by == "ranks");
+        sum += share;
+        least += share == 1 ? 1 : 0;  // ranks gives each layer one
+      }
+      std::int64_t const all = std::int64_t{of_lanes ? layers * heads : layers} * std::min(tokens, bound);
+      if (by == "ranks") RC_ASSERT(sum >= all);
+      RC_ASSERT(by == "ranks" ? sum <= all + least : sum == all);
+    });
+  }
+
+  TEST_CASE("equal lanes whose entries all differ keep alone what they keep of a budget that they share") {
+    holds("any norms", 200, [] {
+      int const bound = *rc::gen::inRange(1, 40), tokens = *rc::gen::inRange(0, bound + 2);
+      even_layers lanes(3, 2, bound, {bound, bound, bound});
+      std::vector<int> order(as_size(bound));
+      std::iota(order.begin(), order.end(), 1);
+      dice random(*rc::gen::inRange<std::uint64_t>(1, 1000));
+      for (std::size_t i = order.size(); i > 1; --i)
+        std::swap(order[i - 1], order[as_size(random.below(static_cast<int>(i)))]);
+      for (int i = 0; i < lanes.cache.lane_count(); ++i) {
+        for (int e = 0; e < bound; ++e) {
+          lanes.cache.write(of::keys, lanes.cache.lane_at(i), e, {order[as_size(e)] / 8.0, 0, 0, 0});
+        }
+      }
+      std::string const budget = "knorm | budget(" + std::to_string(tokens);
+      auto const alone = kept_lists(lanes.exec, kv::parse(budget + ")"), lanes.cache.view());
+      for (char const* const shared :
+           {", scope=layer)", ", scope=global)", ", by=pool)", ", by=hits)", ", by=ranks)"}) {
+        bool const gives_one = std::string(shared) == ", by=ranks)" && tokens == 0;
+        if (!gives_one) RC_ASSERT(kept_lists(lanes.exec, kv::parse(budget + shared), lanes.cache.view()) == alone);
+      }
     });
   }
 

@@ -83,6 +83,20 @@ struct usual_budget {
   }
 };
 
+/// How many entries each lane may keep, for a scorer that reads it. `kept` is memory for a number of each lane.
+template <class Executor, class Budget>
+by_lane<int const> allowed_of_lanes(Executor& exec, Budget const& usual, lanes const& batch, by_lane<int> const& kept) {
+  ops::map_lanes(exec, batch, usual_budget<Budget>{usual}, kept);
+  return {kept.data, kept.sequence, kept.layer, kept.head, kept.slots};
+}
+
+/// The memory of the plan behind the spare rows of its scorer; null if there is none.
+template <class Policy>
+float* spare_behind_scorer(Policy const& policy, score_view const& scores, shape const& model) {
+  if (scores.spare == nullptr) return nullptr;
+  return scores.spare + std::int64_t{spare_rows(policy.score, scores.lanes, model)} * scores.lanes.capacity;
+}
+
 /// Decides, after the caller has checked everything but the data in memory. `epochs` are those of the state, which
 /// `apply` will compare.
 template <executor Executor, class Policy, class SignalSet>
@@ -100,11 +114,7 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet all_si
   into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no decision
   auto const usual = of.limit(model, into.entry_bytes());
   if constexpr (may_read_budget<score_type> && evicts<Policy>) {
-    if (of.scorer.reads_budget) {
-      by_lane<int> const kept = into.kept();
-      ops::map_lanes(exec, scores.lanes, usual_budget<std::remove_cvref_t<decltype(usual)>>{usual}, kept);
-      all_signals.allowed = {kept.data, kept.sequence, kept.layer, kept.head, kept.slots};
-    }
+    if (of.scorer.reads_budget) all_signals.allowed = allowed_of_lanes(exec, usual, scores.lanes, into.kept());
   }
   bool const by_entry = decides_by_entry<Policy, SignalSet>(scores);
   if (!of.scorer.ranks_candidates && !by_entry) policy.score.score(exec, all_signals, scores);
@@ -114,10 +124,7 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet all_si
     });
     return keep;
   };
-  float* const spare =
-      scores.spare == nullptr
-          ? nullptr
-          : scores.spare + std::int64_t{spare_rows(policy.score, scores.lanes, model)} * scores.lanes.capacity;
+  float* const spare = spare_behind_scorer(policy, scores, model);
   auto const limit = allotted(exec, usual, all_signals, scores, into.shares(), spare, count_kept);
   with_rule(policy, all_signals, limit, [&](auto const& rule) {
     if constexpr (may_rank_candidates<score_type>) {

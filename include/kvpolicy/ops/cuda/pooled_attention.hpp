@@ -171,24 +171,36 @@ struct pooled_masses_kernel {
         product.run(block, task, used, one, tile, arena, base, count);
         block.sync();
         tile.apply_cap(block, task, count);
-        for (int i = block.thread(); i < count * tile_entries; i += block.threads()) {
-          float& number = tile.logits[i / tile_entries * tile_pitch + i % tile_entries];
-          number = probability(tile, i / tile_entries, i % tile_entries, number * tile.scale[i / tile_entries]);
-        }
+        make_probabilities(block, tile, count);
         block.sync();
         for (int j = block.thread(); j < count_of_step; j += block.threads()) {
-          int const k = e - first + j;
-          for (int i = 0; i < count; ++i) {
-            float const* const numbers = tile.logits + i * tile_pitch;
-            sum[j] += numbers[k];
-            if (k < pooled) fold_into(high[j], product.pool(numbers, k, pooled) * rows[base + i].factor, true, false);
-          }
+          fold_rows(tile, rows + base, count, e - first + j, pooled, sum[j], high[j]);
         }
       }
       for (int j = block.thread(); j < count_of_step; j += block.threads()) {
         mean.row(one)[e + j] = all > 0 ? sum[j] / static_cast<float>(all) : 0;
         task.scores.row(segment)[e + j] = high[j];
       }
+    }
+  }
+
+ private:
+  /// Turns the logits of a tile's rows into probabilities.
+  template <class Block>
+  KVPOLICY_HD static void make_probabilities(Block& block, attention_storage const& tile, int count) {
+    for (int i = block.thread(); i < count * tile_entries; i += block.threads()) {
+      int const row = i / tile_entries, k = i % tile_entries;
+      float& number = tile.logits[row * tile_pitch + k];
+      number = probability(tile, row, k, number * tile.scale[row]);
+    }
+  }
+  /// Adds what a tile's rows give to its entry `k`, and finds the most that any of them gives when it is pooled.
+  KVPOLICY_HD void fold_rows(attention_storage const& tile, pooled_sum::whole const* rows, int count, int k, int pooled,
+                             float& sum, float& high) const {
+    for (int i = 0; i < count; ++i) {
+      float const* const numbers = tile.logits + i * tile_pitch;
+      sum += numbers[k];
+      if (k < pooled) fold_into(high, product.pool(numbers, k, pooled) * rows[i].factor, true, false);
     }
   }
 };
