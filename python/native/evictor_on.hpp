@@ -40,10 +40,10 @@ class evictor_on final : public evictor {
     newest_ = next_;
     held_.assign(index(sequences_) * index(lanes_of_sequence()), 0);
     tables_.emplace(exec_, held_.size(), from.capacity);
-    kv::detail::refuse_needs_beyond(
-        "Evictor", policy_, {"keys", "values", "queries", "turn_queries", "log_beta", "birth_score", "external", "value_norms",
-         "query_model"},
-        "arrays do");
+    kv::detail::refuse_needs_beyond("Evictor", policy_,
+                                    {"keys", "values", "queries", "turn_queries", "log_beta", "birth_score", "external",
+                                     "value_norms", "query_model"},
+                                    "arrays do");
     state_.emplace(kv::make_state(exec_, policy_, cache_of(*tables_)));
   }
 
@@ -284,9 +284,9 @@ class evictor_on final : public evictor {
     for (auto const& [name, one] : {std::pair{"queries", &shown.queries}, std::pair{"turn_queries", &shown.turn}}) {
       if (*one) check_device(call, name, (*one)->device);
     }
-    for (auto const& [name, one] : {std::pair{"log_beta", &shown.log_beta},
-                                    std::pair{"birth_score", &shown.birth_score}, std::pair{"scores", &given.scores},
-                                    std::pair{"value_norms", &given.value_norms}}) {
+    for (auto const& [name, one] :
+         {std::pair{"log_beta", &shown.log_beta}, std::pair{"birth_score", &shown.birth_score},
+          std::pair{"scores", &given.scores}, std::pair{"value_norms", &given.value_norms}}) {
       if (*one) check_device(call, name, (*one)->device);
     }
     if (given.moments) check_device(call, "query_mean", given.moments->mean.device);

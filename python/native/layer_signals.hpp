@@ -31,8 +31,8 @@ struct query_moments {
 struct given_rows {
   std::vector<rows> keys;
   std::vector<rows> values;
-  std::optional<numbers> scores;        ///< [layer, sequence, KV head, entry]
-  std::vector<rows> turn{};             ///< the query rows of a turn
+  std::optional<numbers> scores;         ///< [layer, sequence, KV head, entry]
+  std::vector<rows> turn{};              ///< the query rows of a turn
   std::optional<numbers> value_norms{};  ///< of the values after the output projection, as `scores`
   std::optional<query_moments> moments{};
   std::optional<block_lists> blocks{};  ///< then keys and values are those of a pool: [block, token, KV head, channel]

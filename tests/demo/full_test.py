@@ -39,7 +39,7 @@ expect("admit: write_gate | at_least(least=0.0033, strict=false, unbounded=false
 refused(demo, ["--policy", "admit: write_gate; evict: h2o | budget(64)"], "demo: --policy = admit: write_gate", "an eviction gets no queries or attention_probabilities")
 refused(demo, ["--policy", "admit: carried(name=mine)"], "demo: --policy = admit: carried", "born with no numbers")
 refused(demo, ["--policy", "admit: write_gate; admit: write_gate"], "parse: column 20", "")
-refused(demo, ["--policy", "dapq | budget(64)"], "", "")
+refused(demo, ["--policy", "dapq | budget(64)"], "demo: --policy = dapq", "are those of a repetition of the prompt")
 refused(demo, ["--policy", "nope | budget(4)"], "", "")
 refused(demo, ["--layout", "nope"], "demo: --layout = nope, but ", "there are compact, list_rewrite, dead_slot, mask and overwrite")
 refused(demo, ["--check", "--policies", "snapkv"], "demo: --check = without full", "shares of the full cache's recall")
