@@ -23,6 +23,8 @@ kv::registry known_scorers(options const& with) {
 /// An eviction alone. It decides after every forward or once after the prompt, as its phase says; once, if it asks for
 /// what is known of prompts only.
 contender written_eviction(kv::any_policy const& policy, std::string name) {
+  kv::expects(asks_for_more(policy) || !asks_for(policy, kv::external_queries::name), "demo", "--policy",
+              kv::to_string(policy), "the external rows of this program are those of a repetition of the prompt");
   bool const steps = policy.when == kv::phase::step && !asks_for_more(policy);
   return spec_contestant(
       std::move(name), steps ? tinylm::when::every_forward : tinylm::when::after_prefill,

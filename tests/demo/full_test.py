@@ -39,7 +39,7 @@ expect("admit: write_gate | at_least(least=0.0033, strict=false, unbounded=false
 refused(demo, ["--policy", "admit: write_gate; evict: h2o | budget(64)"], "demo: --policy = admit: write_gate", "an eviction gets no queries or attention_probabilities")
 refused(demo, ["--policy", "admit: carried(name=mine)"], "demo: --policy = admit: carried", "born with no numbers")
 refused(demo, ["--policy", "admit: write_gate; admit: write_gate"], "parse: column 20", "")
-refused(demo, ["--policy", "dapq | budget(64)"], "", "")
+refused(demo, ["--policy", "dapq | budget(64)"], "demo: --policy = dapq", "are those of a repetition of the prompt")
 refused(demo, ["--policy", "nope | budget(4)"], "", "")
 mine = run(demo, *FEW, "--plugin", sys.argv[2], "--policy", "knorm | squared | budget(64)", "--policy", "value_aware | budget(64)")
 expect(mine.returncode == 0, f"parts of a plugin: {mine.stderr}")
