@@ -125,9 +125,10 @@ std::vector<std::string> every_spec() {
     if (spec == "lag_kv") spec += "(lag=2, sinks=1)";
     if (spec == "simlayer_kv" || spec == "lazy_layers") spec += "(threshold=0, initial=1, recent=2)";
     if (spec == "openvino") spec += "(start=2, recent=4, block=4)";
+    if (spec == "pyramid_infer") spec += "(rows=0, first=0.5, least=1, sinks=0)";
+    std::string const frozen = spec + " | frozen | budget(6)";
     if (!each.has_no_budget && spec != "full") spec += " | budget(6)";
     made.push_back(spec);
-    std::string const frozen = each.name + " | frozen | budget(6)";
     if (error_of([&] { (void)known().parse(frozen); }).empty()) made.push_back(frozen);
   }
   return made;

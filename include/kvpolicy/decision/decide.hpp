@@ -83,6 +83,20 @@ struct usual_budget {
   }
 };
 
+/// Finds the entry with the lowest score by a function of an entry, without a table of scores. False if the pick is
+/// another one.
+template <class Executor, class Score, class SignalSet, class Rule>
+bool dropped_by_entry([[maybe_unused]] Executor& exec, [[maybe_unused]] Score const& score,
+                      [[maybe_unused]] SignalSet const& in, [[maybe_unused]] Rule const& rule,
+                      [[maybe_unused]] score_view const& scores, [[maybe_unused]] keep_set const& keep) {
+  if constexpr (scores_by_entry<Score, SignalSet> && std::same_as<decltype(rule.pick), lowest_one>) {
+    ops::argmin_of(exec, scores, score.entry_scores(in), rule, keep);
+    return true;
+  } else {
+    return false;
+  }
+}
+
 /// How many entries each lane may keep, for a scorer that reads it. `kept` is memory for a number of each lane.
 template <class Executor, class Budget>
 by_lane<int const> allowed_of_lanes(Executor& exec, Budget const& usual, lanes const& batch, by_lane<int> const& kept) {
@@ -133,12 +147,9 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet all_si
         policy.score.score(exec, all_signals, scores);
       }
     }
-    if constexpr (scores_by_entry<score_type, SignalSet>) {
-      if constexpr (std::same_as<decltype(rule.pick), lowest_one>) {
-        if (by_entry) return void(ops::argmin_of(exec, scores, policy.score.entry_scores(all_signals), rule, keep));
-      }
+    if (!by_entry || !dropped_by_entry(exec, policy.score, all_signals, rule, scores, keep)) {
+      pick_by_rule(exec, of, all_signals, rule, scores, into, keep);
     }
-    pick_by_rule(exec, of, all_signals, rule, scores, into, keep);
   });
   into.publish(keep);
   if constexpr (requires { exec.decided(policy, into); }) exec.decided(policy, into);
