@@ -17,6 +17,8 @@ class offers {
     if (trace_.query_lse) external_lse_ = floats_of(trace_.query_lse);
     std::vector<std::string> const reads = policy.needs();
     reads_queries_ = std::find(reads.begin(), reads.end(), kv::queries::name) != reads.end();
+    std::vector<std::string> const given = policy.score.text().given;
+    every_row_ = decides_by_queries_ = std::find(given.begin(), given.end(), kv::queries::name) != given.end();
     bool const born = std::find(reads.begin(), reads.end(), kv::birth_score::name) != reads.end();
     if (born) birth_.read(of, policy.score.field_text("name").value_or(""));
     profile_.look_at(of, policy, reads);
@@ -39,7 +41,7 @@ class offers {
     if (trace_.keys) all.add(keys_ = kv::keys{memory_.rows(true), trace_.logits()});
     if (trace_.values) all.add(values_ = kv::values{memory_.rows(false)});
     bool const given_mass = trace_.attention_mass && with_.how == mode::prefill;
-    if (trace_.queries && !given_mass) offer_queries(all, begin, end);
+    if (trace_.queries && (!given_mass || decides_by_queries_)) offer_queries(all, begin, end);
     if (trace_.queries) offer_turn(all, begin, end, held);
     if (trace_.log_beta) all.add(log_beta_ = {numbers_of(trace_.log_beta, begin, end)});
     if (birth_.there()) all.add(born_ = {birth_.numbers(begin, end)});
@@ -249,10 +251,11 @@ class offers {
   trace const& trace_;
   any_policy const& policy_;
   memory& memory_;
-  int window_ = 0;              ///< the number of last query rows that the policy needs
-  bool every_row_ = false;      ///< it needs all rows
-  bool reads_queries_ = false;  ///< a recorder of the policy reads the rows of every forward
-  bool span_ = false;           ///< it needs the rows of a turn's span
+  int window_ = 0;                   ///< the number of last query rows that the policy needs
+  bool every_row_ = false;           ///< it needs all rows
+  bool reads_queries_ = false;       ///< a recorder of the policy reads the rows of every forward
+  bool decides_by_queries_ = false;  ///< its scorer reads the rows of all entries
+  bool span_ = false;                ///< it needs the rows of a turn's span
   std::vector<float> lse_;
   std::vector<float> lane_values_;
   kv::keys keys_;

@@ -45,6 +45,7 @@ class Page(Runs):
         square = dice.normal(0, 0.3, (3, 4, 8, 8))
         stored["query_model.square"] = ("F32", (square @ square.swapaxes(2, 3)).astype(np.float32))
         stored["pre_rope_queries"] = ("F32", dice.normal(0, 1, (3, 4, ENTRIES, 8)).astype(np.float32))
+        stored["pre_rope_keys"] = ("F32", dice.normal(0, 1, (3, 2, ENTRIES, 8)).astype(np.float32))
         stored["table.thresholds"] = ("F32", dice.normal(0.5, 0.2, (3, 4)).astype(np.float32))
         stored["table.voters"] = ("F32", dice.integers(0, 2, (3, 4)).astype(np.float32) + 0.5)
         stored["table.importance"] = ("F32", dice.uniform(0.5, 1, 3).astype(np.float32))
