@@ -105,6 +105,20 @@ TEST_SUITE("scorers/compactor") {
           "make_state: leverage.given.dims = 13, but a sketch has columns of 4 numbers");
   }
 
+  TEST_CASE("decisions allocate nothing") {
+    auto const none = [](auto const& policy) {
+      told_lanes now(tokens + 4);
+      auto [state, plan] = state_and_plan(now.exec, policy, now.view());
+      now.forward(policy, state, some_tokens());
+      now.decide(policy, state, plan);  // what the test itself tells has its memory then
+      long const before = allocations_in([&] { now.decide(kv::policies::knorm({.budget = 5}), state, plan); });
+      CHECK(allocations_in([&] { now.decide(policy, state, plan); }) <= before);
+    };
+    none(kv::eviction{.score = kv::leverage{}, .budget = kv::per_lane{5}});
+    none(kv::eviction{.score = by_budget, .budget = kv::per_lane{5}});
+    none(kv::eviction{.score = kv::cap_kv{}, .budget = kv::per_lane{5}});
+  }
+
   TEST_CASE("numbers of a layer are no scores of a rank's heads") {
     CHECK_FALSE(kv::detail::facts_of(kv::compactor{}).safe_across_ranks);
     CHECK_FALSE(kv::detail::facts_of(kv::leverage{}).safe_across_ranks);

@@ -8,6 +8,7 @@
 #include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/parts/model_tables.hpp>
 #include <kvpolicy/scorers/concept.hpp>
+#include <string>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -21,14 +22,16 @@ struct sketched_keys {
   double jitter;
   rows_of_heads const& given;
 
-  void check(char const* call, std::string const& name) const {
-    expects(sketch >= 0, call, name + ".sketch", sketch, "a count cannot be negative; 0: keys stay as they are");
-    expects(jitter >= 0 && jitter - jitter == 0, call, name + ".jitter", jitter, "a finite number, 0 or more");
+  void check(char const* call, char const* name) const {
+    auto const member = [name](char const* which) { return [=] { return std::string(name) + which; }; };
+    expects(sketch >= 0, call, member(".sketch"), sketch, "a count cannot be negative; 0: keys stay as they are");
+    expects(jitter >= 0 && jitter - jitter == 0, call, member(".jitter"), jitter, "a finite number, 0 or more");
   }
-  void check(char const* call, std::string const& name, shape const& model) const {
+  void check(char const* call, char const* name, shape const& model) const {
     check(call, name);
-    expects(given.dims % model.head_dim == 0, call, name + ".given.dims", given.dims,
-            [&] { return "a sketch has columns of " + std::to_string(model.head_dim) + " numbers"; });
+    expects(
+        given.dims % model.head_dim == 0, call, [&] { return std::string(name) + ".given.dims"; }, given.dims,
+        [&] { return "a sketch has columns of " + std::to_string(model.head_dim) + " numbers"; });
   }
   [[nodiscard]] leverage_options options(int dims) const {
     bool const is_given = given.rows.data != nullptr;
