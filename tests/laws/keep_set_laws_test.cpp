@@ -203,7 +203,7 @@ TEST_SUITE("laws/keep_set") {
     std::set<std::string> shipped,
         listed_here{"intent_kv", "trim_kv",      "admitted_attention", "head_table", "quest",     "write_gate",
                     "carried",   "lookahead_kv", "observed_attention", "page_gates", "not_stale", "openvino",
-                    "recency",   "lazy_layers"};
+                    "recency",   "lazy_layers",  "late_attention"};
     std::set<std::string> const no_scorers{"concept",          "scorer_traits",   "external",        "with_recorders",
                                            "external_queries", "openvino_blocks", "projected_norms", "put_first_rest",
                                            "known_queries",    "freeze"};

@@ -16,7 +16,7 @@ struct compactor {
       {"compactor(recent=-1)", "parse: column 1: compactor.recent = -1, but a count cannot be negative"},
       {"compactor(chunk=0)", "parse: column 1: compactor.chunk = 0, but a chunk has at least one entry"},
       {"compactor(blend=nan)", "parse: column 17 = nan, but compactor's blend is a number"},
-      {"compactor(jitter=-1)", "parse: column 1: compactor.jitter = -1, but a finite number, 0 or more"},
+      {"compactor(jitter=-1)", "parse: column 1: compactor.jitter = -1, but a finite number above 0"},
       {"compactor(padding=all)", "parse: column 19 = all, but compactor's padding is none or kvpress"}};
 
   static scorer any() {

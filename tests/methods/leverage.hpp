@@ -40,7 +40,7 @@ struct leverage {
   static constexpr refusal refusals[] = {
       {"leverage(sketch=-1)",
        "parse: column 1: leverage.sketch = -1, but a count cannot be negative; 0: keys stay as they are"},
-      {"leverage(jitter=-0.5)", "parse: column 1: leverage.jitter = -0.5, but a finite number, 0 or more"},
+      {"leverage(jitter=-0.5)", "parse: column 1: leverage.jitter = -0.5, but a finite number above 0"},
       {"leverage(jitter=inf)", "parse: column 17 = inf, but leverage's jitter is a number"}};
 
   static scorer any() {

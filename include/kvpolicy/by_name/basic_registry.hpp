@@ -95,7 +95,7 @@ class basic_registry {
       return detail::with_scorer_of(chosen, [](auto const& one) { return any_entry_scorer(one); });
     };
     parts_.scorers.push_back(made);
-    parts_.add_freezable(defaults);
+    if (joined.stages.empty()) parts_.add_freezable(defaults);
     return *this;
   }
 
@@ -177,7 +177,8 @@ class basic_registry {
     return *this;
   }
   /// Gives a name to a table of rows of heads, which scorers such as `q_filters(table=NAME)` read. That of the name
-  /// "sketch" has D rows of the same length for each head, one after the other, and `leverage` and `compactor` read it.
+  /// "sketch" has D rows of as many numbers as the sketch has columns, one after the other, for each KV head;
+  /// `leverage` and `compactor` read it.
   /// - throws: as for shares.
   basic_registry& table(std::string const& name, rows_of_heads const& rows) {
     parts_.expect_table_name(name);

@@ -30,9 +30,8 @@ enum class weight_of_row { one, visible, ramp };
 /// The weight of row r of R rows that are the last of N entries:
 ///
 /// - `one`: 1.
-/// - `visible`: the number N - R + r + 1 - less of entries that it sees, 0 if there are more rows, so that a mean over
-/// rows is
-///   not lower for the reason that the rows see more.
+/// - `visible`: the number N - R + r + 1 - less of entries that it sees, 0 if there are more rows. A mean over rows is
+///   then not lower for the reason that the rows see more.
 /// - `ramp`: 1 + (last - 1) r / (R - 1), from 1 to `last`; a single row has the weight 1.
 struct row_weight {
   weight_of_row by = weight_of_row::one;

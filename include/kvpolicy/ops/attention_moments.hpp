@@ -62,8 +62,7 @@ namespace ops {
 /// - cost: that of `compute_attention_mass` of as many rows, and a logarithm for each row and entry. Scratch is the
 ///   same.
 /// - throws: as `compute_attention_mass`; `invalid_argument` if there is no such head, if a segment of the scores is
-/// not
-///   one lane, or if a row of `to` is null.
+///   not one lane, or if a row of `to` is null.
 /// - source: CAKE (Qin et al. 2025, arXiv:2503.12491), equations 3 to 6.
 struct attention_moments_t : verb<attention_moments_t> {
   static constexpr auto name = "attention_moments";

@@ -16,8 +16,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 ///   of `to` are not read. Strides and locators may differ. An entry that has the same place in both is left as it is.
 /// - cost: reads and writes each row once. Neighbouring rows that are contiguous in both caches are copied at once.
 /// - throws: `invalid_argument` if rows have other types or sizes. Then nothing was changed. The caller ensures that
-/// the
-///   locator of `to` has a place for each entry.
+///   the locator of `to` has a place for each entry.
 struct copy_rows_t : verb<copy_rows_t> {
   static void check(cache const& from, cache const& to) {
     auto const same = [](plane const& a, plane const& b) { return a.element == b.element && a.channels == b.channels; };

@@ -52,8 +52,7 @@ namespace ops {
 /// - out: float32 [lanes, entries].
 /// - NaN: makes the share of every entry of its block NaN, and of the block before.
 /// - cost: reads every row twice, the second time from a cache where a block of rows fits one. Scratch per worker on
-/// the
-///   host: 21 rows of D floats, and a float for each entry of a block.
+///   the host: 21 rows of D floats, and a float for each entry of a block.
 /// - throws: `invalid_argument` if a block does not have 1 to 4096 entries, if `first` is negative, or if a segment of
 ///   the scores is not one lane.
 /// - source: LagKV (Liang et al. 2025, arXiv:2504.04704).

@@ -75,9 +75,9 @@ namespace ops {
 /// - cost: O(entries * D^2 / 2 + entries * D * min(D, columns) + D^3) per lane, and reads the rows two times, three if
 ///   `centre`. Scratch per worker, and on a device for each lane: 3 D^2 doubles and some rows.
 /// - throws: `invalid_argument` if the jitter or a count is negative or not finite, or if a segment of the scores is
-/// not
-///   one lane. If G has no Cholesky factor, the jitter becomes ten times as much, at most five times; if it still has
-///   none, the host throws `invalid_argument` that names the jitter and the lane, and a device notes it as a fault.
+///   not one lane. If G has no Cholesky factor, the jitter becomes ten times as much, at most five times; if it still
+///   has none, the host throws `invalid_argument` that names the jitter and the lane, and a device notes it as a fault.
+///   The scores of other lanes are written then.
 /// - source: leverage scores (Drineas et al.); Compactor (Chari and Van Durme 2025, arXiv:2507.08143), CapKV.
 struct leverage_t : verb<leverage_t> {
   static constexpr auto name = "leverage";

@@ -98,15 +98,12 @@ namespace ops {
 /// - in, out: float32 [segments, entries]. Scores of -inf, such as those of entries that do not compete, take no part
 ///   and stay.
 /// - NaN: makes all other scores of its segment or block NaN. With `min_max` and `rank` it stays alone; it is worse
-/// than
-///   every number.
+///   than every number.
 /// - range: sums are in double precision. Infinite scores have no meaning but -inf; with `rank` +inf is a number.
 /// - cost: O(entries) per segment in two passes, three for `z` and `softmax`; no scratch. `rank` sorts each block on
-/// the
-///   host, and compares all of its pairs on a device.
+///   the host, and compares all of its pairs on a device.
 /// - throws: `invalid_argument` if a number of `blocks` is negative, if ranks are not of blocks of 1 to 4096 entries,
-/// or
-///   if layers have blocks, or segments that are not lanes.
+///   or if layers have blocks, or segments that are not lanes.
 /// - source: R-KV (softmax), TriAttention (z), CurDKV (blocks), LagKV (rank), Compactor (layers).
 struct normalise_t : verb<normalise_t> {
   static constexpr auto name = "normalise";

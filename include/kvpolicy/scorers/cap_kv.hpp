@@ -25,9 +25,9 @@ namespace KVPOLICY_NAMESPACE {
 ///     M_h  = I + sum of (w_hj + epsilon) v_j^T v_j
 ///     s_j  = mean over the group's heads h of w_hj v_j M_h^-1 v_j^T
 ///
-/// All sums are over the entries behind the sinks, which are forced and score 0. a is the mean of `query_model` where
-/// that is given, or else of `pre_rope_queries` at positions from `sinks` on, turned by the mean of RoPE's matrices at
-/// the next `future` positions. The plan has N + D + 1 floats more for each lane.
+/// All sums are over the entries at positions from `sinks` on. The entries before are forced, and score 0. a is the
+/// mean of `query_model` where that is given, or else of `pre_rope_queries` at positions from `sinks` on, turned by the
+/// mean of RoPE's matrices at the next `future` positions. The plan has N + D + 1 floats more for each lane.
 struct cap_kv {
   float tau = 5;
   int future = 512;  ///< positions behind the newest entry; 0: queries are taken as they are
@@ -43,6 +43,7 @@ struct cap_kv {
   using verbs = kvpolicy::verbs<ops::query_moments_t, ops::future_moments_t, ops::logits_t, ops::leverage_t>;
   static constexpr granularity decides = granularity::lane;
   static constexpr bool any_order = true;
+  static constexpr phase when = phase::prefill;
   static constexpr bool prompts_only = true;
 
   void check(char const* call) const {

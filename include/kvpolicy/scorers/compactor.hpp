@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compactor keeps the keys that lead, and the entries that their neighbours look at.
+// Compactor keeps keys of unusual directions, and the entries that the rows around them attend to.
 #pragma once
 
 #include <array>
@@ -25,7 +25,8 @@ enum class chunk_padding { none, kvpress };
 ///
 /// Rows of a chunk see all of its entries, and their logits are not scaled; a soft cap and sinks are those of
 /// `keys.logits`. l is the leverage of the key before RoPE among these entries, as in `leverage`, and z is over all
-/// such entries of the layer. The first `sinks` and the last `recent` entries are forced. The plan has N floats more
+/// such entries of the layer. `queries` are those of the whole prompt: an entry whose rows are not there gets no
+/// attention. The first `sinks` and the last `recent` entries are forced. The plan has N floats more
 /// for each lane.
 struct compactor {
   int sinks = 8;   ///< the first entries, which are kept
@@ -48,6 +49,7 @@ struct compactor {
   using needs = kvpolicy::needs<keys, values, queries, pre_rope_keys>;
   using verbs = kvpolicy::verbs<ops::leverage_t, ops::span_attention_t, ops::pool_t>;
   static constexpr granularity decides = granularity::lane;
+  static constexpr phase when = phase::prefill;
   static constexpr bool prompts_only = true;
 
   /// Takes the table "sketch", when a spec is read.
@@ -92,10 +94,15 @@ struct compactor {
     by_lane<float> leverage;
     double blend;
     by_lane<int const> allowed;
+    /// The part of the lane's entries that the budget drops.
+    [[nodiscard]] KVPOLICY_HD double dropped(entry at) const {
+      if (allowed.data == nullptr || *allowed.row(at.lane) >= at.count) return 0;
+      return 1 - static_cast<double>(*allowed.row(at.lane)) / at.count;
+    }
     KVPOLICY_HD float operator()(float old, entry at) const {
       if (!of(at)) return 0;
       double part = blend;
-      if (blend == -1) part = allowed.data != nullptr ? 1 - static_cast<double>(*allowed.row(at.lane)) / at.count : 0;
+      if (blend == -1) part = dropped(at);
       return old + static_cast<float>(part) * leverage.row(at.lane)[at.ordinal];
     }
   };

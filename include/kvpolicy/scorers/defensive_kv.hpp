@@ -63,6 +63,7 @@ struct defended_attention {
   using verbs = kvpolicy::verbs<ops::pooled_attention_t, ops::projected_norm_t>;
   static constexpr granularity decides = granularity::lane;
   static constexpr budget_scope pools = Method::pools;
+  static constexpr phase when = phase::prefill;
   static constexpr bool prompts_only = true;
   static constexpr bool rest_in_plan = true;
 

@@ -35,6 +35,11 @@ struct external_queries : query_view {
     detail::check_layers_apart(call, "external_queries.layer", layer, sequence, batch);
     detail::check_stride(call, "external_queries.head", head, "query heads", heads);
     detail::check_stride(call, "external_queries.row", row, "rows", rows);
+    if (hidden_norm.data != nullptr) {
+      detail::check_stride(call, "external_queries.hidden_norm.layer", hidden_norm.layer, "layers", batch.layers());
+      detail::check_stride(call, "external_queries.hidden_norm.sequence", hidden_norm.sequence, "sequences",
+                           batch.sequences);
+    }
     spans.check_strides(call, "external_queries.spans", batch);
   }
   /// Refuses numbers of valid rows that are out of range, and spans of entries that are not there, if the host can read

@@ -165,6 +165,10 @@ struct freeze {
 
   void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
     recorded_columns const inside = recorders_in(recorded, in.lanes);
+    auto const all = recorders_of(score_of);
+    detail::inner_state const kept_inside{inside, in.lanes};
+    signal_set const seen(in, all, kept_inside);
+    detail::refuse_data(score_of, exec, seen);
     record_inside(exec, in, inside);
     int const newest = first_score + (how == freezing::replace ? 0 : 1);
     score_view const kept{in.lanes, granularity::lane, recorded.template table<float>(first_score)};
@@ -173,9 +177,7 @@ struct freeze {
       by_lane<std::byte> const spare = recorded.first[newest + 1].rows;
       now.spare = reinterpret_cast<float*>(spare.data + in.lanes.layer_begin * spare.layer);
     }
-    auto const all = recorders_of(score_of);
-    detail::inner_state const kept_inside{inside, in.lanes};
-    score_of.score(exec, signal_set(in, all, kept_inside), now);
+    score_of.score(exec, seen, now);
     ops::map(exec, kept, detail::join_scores{how, recorded.template table<float const>(newest)});
     if constexpr (lane_numbers > 0) {
       by_lane<float> const numbers = numbers_of_lanes(now, lane_numbers);

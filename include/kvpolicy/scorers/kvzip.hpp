@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvpolicy/core/contract/fields.hpp>
+#include <kvpolicy/ops/attention_moments.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/ops/query_model.hpp>
 #include <kvpolicy/ops/scratch.hpp>
@@ -35,6 +36,7 @@ struct kvzip {
   using verbs = kvpolicy::verbs<ops::span_attention_t>;
   static constexpr granularity decides = granularity::lane;
   static constexpr budget_scope pools = budget_scope::sequence;
+  static constexpr phase when = phase::prefill;
   static constexpr bool prompts_only = true;
 
   void check(char const* call) const { expects(sinks >= 0, call, "kvzip.sinks", sinks, "a count cannot be negative"); }
@@ -78,9 +80,11 @@ struct kvzip_plus {
   [[nodiscard]] constexpr kvpolicy::sinks forces() const { return {sinks}; }
   [[nodiscard]] static int spare_rows(lanes const& batch, shape const&) { return batch.size(); }
 
-  /// The attention times the norm; what adds nothing has the score 0.
+  /// The attention times the norm; what adds nothing has the score 0, whatever the attention.
   struct by_norm {
-    KVPOLICY_HD float operator()(float attention, float norm) const { return norm == 0 ? 0 : attention * norm; }
+    KVPOLICY_HD float operator()(float attention, float norm) const {
+      return norm == 0 && attention == attention ? 0 : attention * norm;
+    }
   };
   /// The score of the query head that gives most.
   struct highest {
@@ -97,8 +101,8 @@ struct kvzip_plus {
     score_view const spare = contiguous_scores(out.lanes, granularity::lane, out.spare, out.lanes.capacity);
     for (int h = 0; h < group; ++h) {
       score_view const& head = h == 0 ? out : spare;
-      ops::span_attention(exec, in.template get<keys>(), one_of_group(rows, h, group), rows.spans,
-                          {.sinks = sinks, .divide_by = rows.hidden_norm}, head);
+      ops::span_attention(exec, detail::keys_of_head(in.template get<keys>(), group, h), one_of_group(rows, h, group),
+                          rows.spans, {.sinks = sinks, .divide_by = rows.hidden_norm}, head);
       detail::apply_projected_norms(exec, in, {norm_of_row::l2, h, group}, by_norm{}, head);
       if (h > 0) ops::map(exec, out, highest{spare.rows});
     }

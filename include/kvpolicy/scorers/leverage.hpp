@@ -24,8 +24,10 @@ struct sketched_keys {
 
   void check(char const* call, char const* name) const {
     auto const member = [name](char const* which) { return [=] { return std::string(name) + which; }; };
-    expects(sketch >= 0, call, member(".sketch"), sketch, "a count cannot be negative; 0: keys stay as they are");
-    expects(jitter >= 0 && jitter - jitter == 0, call, member(".jitter"), jitter, "a finite number, 0 or more");
+    constexpr int most = 65536;
+    expects(sketch >= 0 && sketch <= most, call, member(".sketch"), sketch,
+            "a sketch has 0 to 65536 columns; 0: keys stay as they are");
+    expects(jitter > 0 && jitter - jitter == 0, call, member(".jitter"), jitter, "a finite number above 0");
   }
   void check(char const* call, char const* name, shape const& model) const {
     check(call, name);
@@ -68,6 +70,7 @@ struct leverage {
   using verbs = kvpolicy::verbs<ops::leverage_t>;
   static constexpr granularity decides = granularity::lane;
   static constexpr bool any_order = true;
+  static constexpr phase when = phase::prefill;
   static constexpr bool prompts_only = true;
 
   /// Takes the table "sketch", when a spec is read.

@@ -62,7 +62,9 @@ class mass_call {
     return some;
   }
 
-  [[nodiscard]] mass_reduction reduction_of(bool further) const {
+  /// `further`: it adds to the masses of a launch before; `last`: no other launch follows, so that a mean over lanes is
+  /// divided now.
+  [[nodiscard]] mass_reduction reduction_of(bool further, bool last = true) const {
     int const together = task_.scores.lanes.size() / task_.scores.segments();
     bool const mean_of_group = how_.group == reduction::mean && !task_.on_logits;
     return {.rows_maximum = how_.rows == reduction::max,
@@ -71,14 +73,14 @@ class mass_call {
             .mean_rows = how_.rows == reduction::mean,
             .divide_by = mean_of_group ? task_.group : 1,
             .lanes_maximum = how_.lanes == reduction::max,
-            .lanes_divide_by = how_.lanes == reduction::mean ? together : 1,
+            .lanes_divide_by = how_.lanes == reduction::mean && last ? together : 1,
             .accumulate = how_.accumulate || further};
   }
 
   /// True if rows may be split into several launches that add to the same masses.
   [[nodiscard]] bool is_additive() const {
     bool const group = task_.on_logits || task_.group == 1 || !group_maximum() || !task_.rows_apart;
-    bool const lanes = task_.scores.lanes.size() == task_.scores.segments() || how_.lanes == reduction::sum;
+    bool const lanes = task_.scores.lanes.size() == task_.scores.segments() || how_.lanes != reduction::max;
     return how_.rows != reduction::max && group && lanes;
   }
   /// True if the mass of an entry is a plain sum of probabilities, which fragment kernels add up in registers.
@@ -183,7 +185,7 @@ class mass_launches {
     typename mass_kernels<Product>::masses const kernel{call_.part(first, most, call_.task().rows_apart),
                                                         product_,
                                                         known_sums{call_.sums_are_given(), storage_},
-                                                        call_.reduction_of(first > 0),
+                                                        call_.reduction_of(first > 0, first + most >= call_.rows()),
                                                         pieces,
                                                         entries};
     launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);

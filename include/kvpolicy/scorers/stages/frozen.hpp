@@ -21,8 +21,9 @@ inline constexpr bool scores_once = [] {
 
 /// A scorer that can be frozen: it scores each lane alone, once for a prompt or by signals that are given.
 template <class Score>
-concept freezable = scores_once<Score> && !stage<Score> && !ranks_candidates<Score> &&
-                    Score::decides == granularity::lane && !std::same_as<typename Score::needs, kvpolicy::needs<>>;
+concept freezable = scores_once<Score> && !stage<Score> && !ranks_candidates<Score> && !puts_first<Score> &&
+                    !requires(Score const& score) { score.reads_budget(); } && Score::decides == granularity::lane &&
+                    !std::same_as<typename Score::needs, kvpolicy::needs<>>;
 }  // namespace detail
 
 /// A scorer that runs in `observe`, where its signals are, and not in a decision: see `freeze`. It is the first stage
@@ -62,8 +63,9 @@ struct frozen {
       by_lane<float const> const kept = in.template get<frozen_score>().numbers;
       float* const rest = out.spare + std::int64_t{lane_numbers} * out.lanes.size();
       by_lane<float> const counts = contiguous_scores(out.lanes, granularity::lane, rest, 1).rows;
-      ops::map_lanes(exec, out.lanes, detail::copy_numbers{kept, numbers_of_lanes(out, lane_numbers), lane_numbers},
-                     by_lane<int>{reinterpret_cast<int*>(counts.data), counts.sequence, counts.layer, counts.head});
+      by_lane<int> const of_lane{reinterpret_cast<int*>(counts.data), counts.sequence, counts.layer, counts.head};
+      detail::copy_numbers const copy{kept, numbers_of_lanes(out, lane_numbers), lane_numbers};
+      ops::map_lanes(exec, out.lanes, copy, of_lane);
     }
   }
 

@@ -20,10 +20,16 @@ template <class Score, class... Signals>
 struct needs_of_both<Score, needs<Signals...>> {
   using type = also_needs<Score, Signals...>;
 };
+/// True for a scorer that a decision asks more than for scores: it reads the budget, or refuses data.
+template <class With>
+inline constexpr bool is_asked_before = requires(With const& one) { one.reads_budget(); } || requires {
+  &With::refuse;
+} || requires { &With::template refuse<int&, int const&>; };
 /// A scorer that a stage may run beside the one inside: by itself it scores every entry of each lane alone.
 template <class With>
-concept runs_beside = !stage<With> && !erased<With> && !ranks_candidates<With> && With::decides == granularity::lane &&
-                      std::tuple_size_v<decltype(recorders_of(std::declval<With const&>()))> == 0;
+concept runs_beside =
+    !stage<With> && !erased<With> && !ranks_candidates<With> && !is_asked_before<With> &&
+    With::decides == granularity::lane && std::tuple_size_v<decltype(recorders_of(std::declval<With const&>()))> == 0;
 }  // namespace detail
 
 /// The score less that of another scorer, as R-KV takes importance less redundancy.
