@@ -51,7 +51,7 @@ struct join_scores {
 }
 
 /// Copies the numbers of each lane.
-struct copy_numbers {
+struct copy_lane_numbers {
   by_lane<float const> from;
   by_lane<float> to;
   int count;
@@ -181,7 +181,7 @@ struct freeze {
     ops::map(exec, kept, detail::join_scores{how, recorded.template table<float const>(newest)});
     if constexpr (lane_numbers > 0) {
       by_lane<float> const numbers = numbers_of_lanes(now, lane_numbers);
-      detail::copy_numbers const copy{detail::read_only(numbers), numbers_of(recorded), lane_numbers};
+      detail::copy_lane_numbers const copy{detail::read_only(numbers), numbers_of(recorded), lane_numbers};
       ops::map_lanes(exec, in.lanes, copy, recorded.template table<int>(0));
     }
   }

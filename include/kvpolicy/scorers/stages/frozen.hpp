@@ -64,7 +64,7 @@ struct frozen {
       float* const rest = out.spare + std::int64_t{lane_numbers} * out.lanes.size();
       by_lane<float> const counts = contiguous_scores(out.lanes, granularity::lane, rest, 1).rows;
       by_lane<int> const of_lane{reinterpret_cast<int*>(counts.data), counts.sequence, counts.layer, counts.head};
-      detail::copy_numbers const copy{kept, numbers_of_lanes(out, lane_numbers), lane_numbers};
+      detail::copy_lane_numbers const copy{kept, numbers_of_lanes(out, lane_numbers), lane_numbers};
       ops::map_lanes(exec, out.lanes, copy, of_lane);
     }
   }
