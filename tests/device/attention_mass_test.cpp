@@ -184,6 +184,29 @@ TEST_SUITE("device/attention_mass") {
           "add masses up and nothing else, unless their log-sum-exps are given");
   }
 
+  TEST_CASE("a mean over lanes, of later rows that count more, is one of any number of rows") {
+    mock_options shape;
+    shape.model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4};
+    shape.bound = 60;
+    shape.shared_entries = true;
+    mock_cache cache(shape);
+    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), up_to(60));
+    fill(cache, false);
+    mock_queries queries(cache, kv::codec::f32, 1030, 1030);
+    fill(queries, cache, content::smooth);
+    for (int r = 0; r < 1030; ++r) queries.set_position(0, r, r * 60 / 1030);
+    kv::attention_mass_options const how{.rows = kv::reduction::mean,
+                                         .group = kv::reduction::mean,
+                                         .lanes = kv::reduction::mean,
+                                         .weight = {.by = kv::weight_of_row::ramp, .last = 1.2f}};
+    device_executor device(numbers_of(128, 1024), 3);
+    kv::host_executor host(1);
+    auto const masses = [&](auto& exec) {
+      return masses_of(exec, cache, kv::keys_of(cache.view()), queries.view(), how, kv::granularity::layer);
+    };
+    CHECK(masses_alike(masses(device), masses(host), 1e-4f));
+  }
+
   TEST_CASE("misaligned keys and rows are refused") {
     mock_options shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}};
     batch of(shape, kv::codec::f32, 2, 2, content::few);
