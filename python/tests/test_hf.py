@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from masked import Masked
+from test_signals import SPECS
 from transformers import DynamicCache
 
 import kvpolicy.hf
@@ -263,6 +264,18 @@ def test_refusals_are_one_line_and_leave_the_model():
     refused(model, "hf.evict: attention_mask = a hole or padding on the right, but sequences are padded on the left",
             attention_mask=torch.tensor([[1] * 39 + [0]]))
     refused(model_of("Mistral", sliding_window=16), "hf.evict: model = MistralForCausalLM with a sliding window in every layer, but only layers that attend to all tokens are cut")
+
+
+@pytest.mark.parametrize("scorer", SPECS)
+def test_what_a_model_does_not_give_is_refused_before_a_prompt(scorer):
+    model, ids = model_of("Llama"), tokens(1, 300)
+    try:
+        block = kvpolicy.hf.evict(model, SPECS[scorer])
+    except ValueError as refused_at_once:
+        assert str(refused_at_once).startswith("hf.evict: ")
+        return
+    with block:
+        generated(model, ids, 2)
 
 
 class _Quantised(transformers.cache_utils.DynamicLayer):

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A signal that nobody gave is refused by its name, for every policy that the library has."""
 
+import functools
+import re
+
 import numpy as np
 import pytest
 
 import kvpolicy
 
-ENTRIES = 40
-# What each scorer that reads more than arrays needs; every other one decides from keys, query rows or scores.
-NOT_ARRAYS = {"lookahead_kv": "external_queries", "dapq": "external_queries", "kvzip": "external_queries", "not_stale": "stale_spans", "side_quest": "stale_spans"}
-NUMBERS = {"trim_kv": "log_beta", "db_trim_kv": "log_beta", "carried": "birth_score", "fast_kvzip": "birth_score", "sir_llm": "birth_score", "locret": "birth_score"}
-WITHOUT_ROWS = {"full", "streaming_llm", "knorm", "random", "external"}
-SUMS = {"h2o", "observed_attention"}
+ENTRIES = 256  # after which those that decide every 32 or 256 tokens decide, too
+BUDGET = 64  # more than every window
+# The arguments that observe and decide have for signals, by the names of these.
+OBSERVED = {one: one for one in ("keys", "values", "queries", "turn_queries", "log_beta", "birth_score")}
+DECIDED = {"keys": "keys", "values": "values", "turn_queries": "turn_queries", "external": "scores", "value_norms": "value_norms", "query_model": "query_mean"}
 
 
 def arrays(entries=ENTRIES):
@@ -21,64 +23,135 @@ def arrays(entries=ENTRIES):
     return keys, queries
 
 
-def spec_of(scorer):
-    if scorer in ("side_quest", "full"):
-        return scorer
-    return f"{scorer}(window=8) | budget(20)" if scorer in ("snapkv", "pyramid_kv", "nacl") else f"{scorer} | budget(20)"
-
-
-def scorers():
-    return [one for one in kvpolicy.scorers() if one != "lu_kv"]  # its table is not there
-
-
-@pytest.mark.parametrize("scorer", scorers())
-def test_a_policy_decides_by_what_was_given_or_not_at_all(scorer):
+@functools.cache
+def every_array():
+    """An array for each argument of observe and decide."""
+    random = np.random.default_rng(2)
     keys, queries = arrays()
-    spec = spec_of(scorer)
-    if scorer in NOT_ARRAYS:
-        for given in ({}, {"queries": queries}):
-            with pytest.raises(ValueError, match=f"but it needs the signal {NOT_ARRAYS[scorer]}, which arrays do not have"):
-                kvpolicy.decide(spec, keys=keys, **given)
-        return
-    if scorer in NUMBERS:
-        with pytest.raises(ValueError, match=f"decide: {NUMBERS[scorer]} = none, but .* reads it"):
-            kvpolicy.decide(spec, keys=keys)
-        numbers = -np.random.default_rng(2).random((2, 1, 2, ENTRIES)).astype(np.float32)
-        kept = kvpolicy.decide(spec, keys=keys, **{NUMBERS[scorer]: numbers})
-        assert kept.report["unobserved"] == 0
-        return
-    scores = {"scores": np.zeros((2, 1, 2, ENTRIES), np.float32)} if scorer == "external" else {}
-    rows = {} if scorer in WITHOUT_ROWS else {"queries": queries}
-    assert kvpolicy.decide(spec, keys=keys, **rows, **scores).report["unobserved"] == 0
-    if scorer not in ("full", "streaming_llm", "random"):
-        with pytest.raises(ValueError, match="external|keys|query rows|queries"):
-            kvpolicy.decide(spec, entries=ENTRIES)
-    if rows:
-        with pytest.raises(ValueError, match="queries = none, but"):
-            kvpolicy.decide(spec, keys=keys)
-        for shown in (20, ENTRIES):
-            last = queries[:, :, :, -shown:]
-            if scorer in SUMS and shown < ENTRIES:
-                with pytest.raises(ValueError, match="queries = missing of 20 entries of layer 0 of sequence 0, but .* sums over the rows of all tokens"):
-                    kvpolicy.decide(spec, keys=keys, queries=last)
-            else:
-                assert kvpolicy.decide(spec, keys=keys, queries=last).report["unobserved"] == 0
+    numbers = {one: -random.random((2, 1, 2, ENTRIES)).astype(np.float32) for one in ("log_beta", "birth_score", "scores")}
+    mean = random.standard_normal((2, 1, 4, 8)).astype(np.float32)
+    return dict(keys=keys, values=keys[..., ::-1].copy(), queries=queries, turn_queries=queries[:, :, :, -32:], value_norms=-numbers["scores"], query_mean=mean, **numbers)
 
 
-@pytest.mark.parametrize("scorer", [one for one in scorers() if one not in WITHOUT_ROWS and one not in NOT_ARRAYS and one not in NUMBERS and one != "intent_kv"])
-def test_a_decision_without_observe_is_refused_and_there_is_none(scorer):
-    keys, queries = arrays()
-    evictor = kvpolicy.Evictor(spec_of(scorer), layers=2, query_heads=4, kv_heads=2, head_dim=8)
+def by_steps(spec, given):
+    """The report of an Evictor's decision by the signals in `given`."""
+    evictor = kvpolicy.Evictor(spec, layers=2, query_heads=4, kv_heads=2, head_dim=8)
     evictor.append([ENTRIES])
-    with pytest.raises(ValueError, match="^decide: (queries = missing|signals = nothing observed).*(queries|rows)"):
-        evictor.decide(list(keys))
-    with pytest.raises(ValueError, match="apply"):
-        evictor.apply()
-    for layer in range(2):
-        evictor.observe(layer, queries[layer], keys[layer])
-    assert evictor.decide(list(keys))[2]["unobserved"] == 0
+    show(evictor, given)
+    return evictor.decide(**to_decide(given))[2]
+
+
+def show(evictor, given):
+    observed = [one for one in given if one in OBSERVED]
+    for layer in range(2 if observed else 0):
+        evictor.observe(layer, **{one: every_array()[one][layer] for one in observed})
+
+
+def to_decide(given):
+    made = {DECIDED[one]: every_array()[DECIDED[one]] for one in given if one in DECIDED}
+    if "query_mean" in made:
+        made |= dict(query_square=np.tile(np.eye(8, dtype=np.float32), (2, 1, 4, 1, 1)), frequencies=[1.0, 0.1])
+    return {name: list(one) if name in ("keys", "values", "turn_queries") else one for name, one in made.items()}
+
+
+def at_once(spec, given):
+    """The report of kvpolicy.decide, which has no norms and no model of queries. The rows of a turn are its query rows."""
+    names = {one: "queries" if one == "turn_queries" else DECIDED.get(one, one) for one in given}
+    return kvpolicy.decide(spec, entries=ENTRIES, **{name: every_array()[name] for name in names.values()}).report
+
+
+TAKEN = {by_steps: {**OBSERVED, **DECIDED}.keys(), at_once: OBSERVED.keys() | {"external"}}
+
+
+def refusal(call, *given):
+    with pytest.raises(ValueError) as raised:
+        call(*given)
+    return str(raised.value)
+
+
+def named_in(message):
+    """The signals that a refusal says are missing: `call: argument = value, but rule`."""
+    argument, rule = message.split(": ", 1)[1].split(", but ", 1)
+    name = argument.split(" = ")[0]
+    return re.findall(r"\w+", re.split(r"needs (?:the )?signal |was shown: ", rule)[-1]) if name in ("signals", "policy") else [name.split(".")[0]]
+
+
+def spec_of(scorer):
+    """The scorer with a budget, or without one where its own parts leave no place for it. None where it has a table."""
+    for spec in (f"{scorer} | budget({BUDGET})", scorer):
+        try:
+            return kvpolicy.policy_facts(spec).text and spec
+        except ValueError as error:
+            refused = str(error)
+    assert re.search(r"(its table is|the table) \w+,? .*is given to the registry by its name$", refused), refused
+    return None
+
+
+SPECS = {scorer: spec for scorer in kvpolicy.scorers() if (spec := spec_of(scorer)) is not None}  # a table is refused by its name
+
+
+@functools.cache
+def asked_for(call, spec):
+    """The signals for which the refusals ask one after another, and the last refusal: of one that arrays do not have."""
+    given = []
+    while True:
+        try:
+            return given, call(spec, given)
+        except ValueError as error:
+            message = str(error)
+        missing = [one for one in named_in(message) if one in TAKEN[call] and one not in given]
+        if not missing:
+            return given, message
+        given.append(missing[0])
+
+
+@pytest.mark.parametrize("call", [by_steps, at_once])
+@pytest.mark.parametrize("scorer", SPECS)
+def test_a_policy_decides_by_what_was_given_or_not_at_all(scorer, call):
+    spec = SPECS[scorer]
+    needs = kvpolicy.policy_facts(spec).needs
+    given, last = asked_for(call, spec)
+    if isinstance(last, str):  # it reads what this call has no argument for
+        takes = DECIDED if last.startswith("decide: ") else OBSERVED
+        assert set(named_in(last)) & {one for each in needs for one in each.split(" or ")}, last
+        assert " = null, but " in last or not set(named_in(last)) & set(given) & takes.keys(), last
+        return
+    assert last["unobserved"] == 0 and bool(given) == bool(needs), (given, needs)
+    for one in given:
+        message = refusal(call, spec, [each for each in given if each != one])
+        assert one in named_in(message), message
+
+
+@pytest.mark.parametrize("scorer", SPECS)
+def test_a_decision_without_observe_is_refused_and_there_is_none(scorer):
+    given, last = asked_for(by_steps, SPECS[scorer])
+    if isinstance(last, str) or not set(given) - DECIDED.keys() and "turn_queries" not in given:
+        return
+    evictor = kvpolicy.Evictor(SPECS[scorer], layers=2, query_heads=4, kv_heads=2, head_dim=8)
+    evictor.append([ENTRIES])
+    if last["triggered"] > 0:  # others keep everything
+        message = refusal(lambda: evictor.decide(**to_decide(given)))
+        assert re.match("decide: (queries = missing|signals = nothing observed)", message) and set(named_in(message)) & set(given), message
+        with pytest.raises(ValueError, match="apply"):
+            evictor.apply()
+    show(evictor, given)
+    indptr, _, report = evictor.decide(**to_decide(given))
+    assert report["unobserved"] == 0
     evictor.apply()
-    assert evictor.counts[0] < ENTRIES
+    assert evictor.lane_counts.ravel().tolist() == np.diff(indptr).tolist()
+
+
+@pytest.mark.parametrize("scorer", [one for one in SPECS if "queries" in asked_for(at_once, SPECS[one])[0]])
+def test_the_last_rows_are_enough_unless_all_are_summed(scorer):
+    facts = kvpolicy.policy_facts(SPECS[scorer])
+    given = {one: every_array()[one] for one in asked_for(at_once, SPECS[scorer])[0]}
+    decide = lambda: kvpolicy.decide(SPECS[scorer], **{**given, "queries": given["queries"][:, :, :, -BUDGET:]})
+    if "attention_mass" in facts.needs:
+        missed = f"queries = missing of {ENTRIES - BUDGET} entries of layer 0 of sequence 0, but .* sums over the rows of all tokens"
+        with pytest.raises(ValueError, match=missed):
+            decide()
+    elif facts.window_rows > 0 and not isinstance(asked_for(at_once, SPECS[scorer])[1], str):
+        assert decide().report["unobserved"] == 0
 
 
 def test_h2o_takes_a_prompt_in_chunks_and_steps_but_no_gap():
@@ -127,7 +200,7 @@ def test_the_numbers_of_a_gate_decide_with_their_age():
     carried = kvpolicy.decide("carried | recent(4) | at_least(0.5)", birth_score=-beta)
     kept = [e for e in range(ENTRIES) if e >= ENTRIES - 4 or -beta[1, 0, 1, e] >= 0.5]
     assert carried.lane(1, 0, 1).tolist() == kept
-    with pytest.raises(ValueError, match="log_beta.shape = .3, 1, 2, 40., but layers, sequences, KV heads and entries are .2, 1, 2, 40."):
+    with pytest.raises(ValueError, match=f"log_beta.shape = .3, 1, 2, {ENTRIES}., but layers, sequences, KV heads and entries are .2, 1, 2, {ENTRIES}."):
         kvpolicy.decide("trim_kv | budget(10)", keys=arrays()[0], log_beta=np.zeros((3, 1, 2, ENTRIES), np.float32))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ._admission import SECTION, admission_of
 from ._device import on_device, placement
-from ._native import Evictor, policy_facts
+from ._native import Evictor, PolicyFacts, policy_facts
 from ._score import Layer, Score, no_scores, scores_of, spec_of
 
 ELEMENTS = ("float32", "float16", "bfloat16")
@@ -22,6 +22,11 @@ def available_threads() -> int:
     """The number of processors that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def reads_every_row(facts: PolicyFacts) -> bool:
+    """Whether a policy sums over the query rows of all tokens, whatever column holds the sums."""
+    return facts.every_row or "attention_mass" in facts.needs
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ def decide(
     for name, one in numbers.items():
         if (one is not None) != (name in read):
             raise ValueError(f"decide: {name} = {'none' if one is None else 'given'}, but {facts.scorer} {'reads it' if one is None else 'does not read it'}")
-    if queries is None and (facts.window_rows > 0 or facts.every_row or facts.turn_rows > 0):
+    if queries is None and (facts.window_rows > 0 or reads_every_row(facts) or facts.turn_rows > 0):
         raise ValueError(f"decide: queries = none, but {facts.scorer} reads query rows")
     key_layers, value_layers, query_layers = (_by_layer(name, one) for name, one in (("keys", keys), ("values", values), ("queries", queries)))
     given = key_layers or value_layers
@@ -202,6 +207,8 @@ def decide(
         if entries is None:
             raise ValueError("decide: keys = none, but without keys, values and scores entries says how many entries there are")
         layers, sequences, heads, rows, head_dim = 1, 1, 1, entries, 1
+        if query_layers:  # the evictor names what else it reads
+            layers, sequences, head_dim = len(query_layers), query_layers[0].shape[0], query_layers[0].shape[3]
     if selection is not None and not (key_layers and query_layers):
         raise ValueError(f"decide: {'keys' if not key_layers else 'queries'} = none, but a selection reads keys and the newest query rows")
     if value_layers and not key_layers and query_layers:
@@ -213,7 +220,7 @@ def decide(
     for one in counts:
         if not 0 <= one <= rows:
             raise ValueError(f"decide: lengths = {one}, but the arrays have {rows} rows")
-    for sequence, count in enumerate(counts if facts.every_row and query_layers else []):  # a device does not notice it
+    for sequence, count in enumerate(counts if reads_every_row(facts) and query_layers else []):  # a device does not notice it
         missing = count - query_layers[0].shape[2]
         if missing > 0:
             raise ValueError(f"decide: queries = missing of {missing} entries of layer 0 of sequence {sequence}, but {facts.scorer} sums over the rows of all tokens: observe them")
@@ -246,7 +253,7 @@ def decide(
         for layer, one in enumerate(turn):
             decider.observe(layer, turn_queries=one)
     for layer, one in enumerate(query_layers if selection is None else []):
-        decider.observe(layer, one, key_layers[layer] if key_layers else None)
+        decider.observe(layer, one, *(every[layer] if every else None for every in (key_layers, value_layers)))
     if selection is not None:
         indptr, indices, report = decider.select(selection, key_layers, query_layers)
     else:

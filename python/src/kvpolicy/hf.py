@@ -29,7 +29,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from . import _masks
 from ._admission import admission_of
 from ._cache import EvictedLayer, tracked
-from ._decide import NUMBERS, Kept, available_threads
+from ._decide import NUMBERS, Kept, available_threads, reads_every_row
 from ._device import on_device, placement
 from ._model import LEFT_ALONE, Layers, expects
 from ._native import Evictor, PolicyFacts, policy_facts
@@ -43,7 +43,7 @@ __all__ = ["EvictedLayer", "Eviction", "evict"]
 BASES = ("sdpa", "eager", "flex_attention", "flash_attention_2")
 UNMASKED = ("flash_attention_2",)  # takes no mask but that of padding
 PREFIX = "kvpolicy_"
-SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries", "value_norms", "query_model"}
+SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries", "value_norms", "pre_rope_queries"}  # of "a or b" one is enough
 LONG_PROMPT = 4096  # tokens from which a progress bar is shown
 MOST_DRAFTS = 1024  # tokens that a verification may refuse: so many more query rows are kept until it is known
 
@@ -140,6 +140,7 @@ class Eviction:
         self._known_as = self._timed if self._admission is None else self.policy  # among the records of a cache
         self._threads = available_threads() if threads is None else threads
         self._gate: Any = load(gates) if isinstance(gates, (str, Path)) else gates
+        self._every_row = reads_every_row(self.facts)
         self._number = next((NUMBERS[one] for one in self.facts.needs if one in NUMBERS), None)
         self._check(model, when)
         self._layers = Layers(model)
@@ -406,7 +407,7 @@ class Eviction:
     def _catch_up(self, record: _Record, tokens: int, rows: int, sequences: int, mask: torch.Tensor | None) -> None:
         """Notes tokens of which no query row was shown, because they were written outside of a block. `rows` are still there."""
         if rows > 0:
-            expects(not self.facts.every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
+            expects(not self._every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
             expects(self._gate is None, "cache", f"{rows} tokens that were not observed", f"{self._scorer} reads the {self._number} of every token")
         record.evictor.append([rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)])
         record.seen += tokens
@@ -440,7 +441,7 @@ class Eviction:
             self._admitted[place] = self._admission.admits(numbers, first).to(key.device)
         if self._verifies:
             wanted = max(self.facts.window_rows, self.facts.turn_rows, self._rows)
-            wanted = tokens if self.facts.every_row else wanted + MOST_DRAFTS if wanted > 0 else 0
+            wanted = tokens if self._every_row else wanted + MOST_DRAFTS if wanted > 0 else 0
         else:
             self._show(self._forward[0], place, query, key, value, numbers)
             wanted = max(self.facts.turn_rows, self._rows)  # they count once the forward has not failed
@@ -461,7 +462,7 @@ class Eviction:
         """Shows what the policy reads of a layer's newest tokens."""
         if numbers is not None and self._number is not None:
             record.evictor.observe(place, **{self._number: numbers})
-        if self.facts.every_row:
+        if self._every_row:
             counts = record.evictor.lane_counts[:, place : place + 1]
             record.evictor.observe(place, *(_given(record.evictor, one) for one in (query, *(aligned([each], counts)[0] for each in (key, value)))))
         elif self.facts.window_rows > 0:
