@@ -109,6 +109,11 @@ def test_rows_that_turn_in_another_way_are_refused():
         kvpolicy.hf.evict(model, EXPECTED, when="forward")
 
 
+def test_a_profile_of_a_model_is_refused_before_a_prompt():
+    with pytest.raises(ValueError, match="it reads query_model, which models of transformers do not give"):
+        kvpolicy.hf.evict(model_of("Llama"), "tri_attention | budget(20)")
+
+
 def test_norms_are_of_one_kind():
     model = model_of("Llama")
     with pytest.raises(ValueError, match="values are projected for one norm, l1 or l2"):

@@ -43,7 +43,8 @@ __all__ = ["EvictedLayer", "Eviction", "evict"]
 BASES = ("sdpa", "eager", "flex_attention", "flash_attention_2")
 UNMASKED = ("flash_attention_2",)  # takes no mask but that of padding
 PREFIX = "kvpolicy_"
-SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries", "value_norms", "query_model"}
+SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries", "value_norms"}
+MOMENTS = {"pre_rope_queries", "query_model"}  # what reads either is given the moments of a prompt's rows; a profile of a model is none
 LONG_PROMPT = 4096  # tokens from which a progress bar is shown
 MOST_DRAFTS = 1024  # tokens that a verification may refuse: so many more query rows are kept until it is known
 
@@ -171,7 +172,8 @@ class Eviction:
         masked = [one for one in BASES if one not in UNMASKED]
         expects(base in masked or not self._may_be_unequal(), "attention implementation", base,
                 f"lanes may hold unequal numbers of entries under {self.policy}, and masks of lanes are taken by {', '.join(masked[:-1])} and {masked[-1]}")
-        missing = [one for one in self.facts.needs if SIGNALS.isdisjoint(one.split(" or ")) and one not in NUMBERS and not (one == "external" and self._score is not None)]
+        known = {*NUMBERS, *(["external"] if self._score is not None else [])}
+        missing = [one for one in self.facts.needs if SIGNALS.isdisjoint(one.split(" or ")) and one not in known and not _is_of_moments(one)]
         expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
         expects("turn_queries" not in self.facts.needs or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each turn, after its prefill")
         expects(not self._reads_moments() or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each prompt, after its prefill")
@@ -181,7 +183,7 @@ class Eviction:
 
     def _reads_moments(self) -> bool:
         """Whether the policy reads the moments of query rows before RoPE."""
-        return any("query_model" in one.split(" or ") for one in self.facts.needs)
+        return any(_is_of_moments(one) for one in self.facts.needs)
 
     def _may_be_unequal(self) -> bool:
         """Whether heads or layers may keep unequal numbers of entries, or see other ones than a row before them."""
@@ -646,6 +648,10 @@ class Eviction:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+def _is_of_moments(need: str) -> bool:
+    return MOMENTS <= set(need.split(" or "))
 
 
 def _without_adapters(model: Any) -> Any:
