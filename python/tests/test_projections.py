@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What policies read of a model's projections: norms of projected values, and moments of query rows before RoPE."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -112,6 +114,32 @@ def test_rows_that_turn_in_another_way_are_refused():
 def test_a_profile_of_a_model_is_refused_before_a_prompt():
     with pytest.raises(ValueError, match="it reads query_model, which models of transformers do not give"):
         kvpolicy.hf.evict(model_of("Llama"), "tri_attention | budget(20)")
+
+
+class WithAdapter(torch.nn.Module):
+    """What PEFT puts in the place of a projection: its `weight` is that of the projection inside."""
+
+    def __init__(self, base_layer):
+        super().__init__()
+        self.base_layer = base_layer
+
+    @property
+    def weight(self):
+        return self.base_layer.weight
+
+    def forward(self, rows):
+        return self.base_layer(rows)
+
+
+def test_an_adapter_on_the_output_projection_is_refused():
+    model, ids = copy.deepcopy(model_of("Llama")), tokens(1, 40)
+    attention = model.model.layers[1].self_attn
+    attention.q_proj = WithAdapter(attention.q_proj)
+    assert kept_of(model, ids, CRITICAL).decisions == 1
+    attention.o_proj = WithAdapter(attention.o_proj)
+    with pytest.raises(ValueError, match="hf.evict: LlamaAttention.o_proj = WithAdapter with an adapter, but the policy reads its weight"):
+        kvpolicy.hf.evict(model, CRITICAL)
+    assert kept_of(model, ids, EXPECTED).decisions == 1  # it reads no output projection
 
 
 def test_norms_are_of_one_kind():
