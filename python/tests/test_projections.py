@@ -87,6 +87,41 @@ def test_a_message_is_decided_about_by_its_own_rows():
     assert eviction.decisions == 2 and cache.layers[0].keys.shape[2] == 20
 
 
+class Refusing:
+    """An evictor that refuses to decide."""
+
+    def __init__(self, of):
+        self.of = of
+
+    def __getattr__(self, name):
+        return getattr(self.of, name)
+
+    def decide(self, *_, **__):
+        raise ValueError("refused")
+
+
+@pytest.mark.parametrize("cropped", [False, True])
+def test_a_prompt_whose_decision_was_refused_is_decided_about_later(cropped):
+    """With the next rows, unless its tokens are taken back."""
+    model, ids, kept = model_of("Llama"), tokens(1, 90), []
+    for refused in (False, True):
+        cache = DynamicCache(config=model.config)
+        with torch.no_grad(), kvpolicy.hf.evict(model, EXPECTED) as eviction:
+            model(input_ids=ids[:, :10], past_key_values=cache)  # all of it stays
+            if refused:
+                (record,) = kvpolicy.hf._records[cache].values()
+                evictor, record.evictor = record.evictor, Refusing(record.evictor)
+                with pytest.raises(ValueError, match="refused"):
+                    model(input_ids=ids[:, 10:60], past_key_values=cache)
+                record.evictor = evictor
+            if refused and cropped:
+                cache.crop(10)
+            model(input_ids=ids[:, 60 if refused or cropped else 10 :], past_key_values=cache)
+        assert cache.layers[0].keys.shape[2] == 20
+        kept.append(eviction.kept.array())
+    assert np.array_equal(*kept)
+
+
 @pytest.mark.parametrize("change, text", [
     (lambda model: model.model.rotary_emb.register_buffer("inv_freq", model.model.rotary_emb.inv_freq.flip(0)), None),
     (lambda model: setattr(model.model.rotary_emb, "attention_scaling", 1.5), "hf.evict: model = LlamaForCausalLM, but its rotary embedding scales rows by 1.5"),

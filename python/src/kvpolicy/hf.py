@@ -58,12 +58,15 @@ class _Record:
         self.queries: dict[int, torch.Tensor] = {}  # the last rows of each layer, for scores in Python
         self.turn: dict[int, torch.Tensor] = {}  # the last rows of each layer in this turn, until it is decided about
         self.moments: dict[int, Moments] = {}  # of each layer's query rows before RoPE in this turn, likewise
+        self.moments_from = 0  # the tokens before the first of these rows
 
     def remove_last(self, removed: int) -> None:
         self.evictor.remove_last([removed] * len(self.evictor.counts))
         self.seen -= removed
         shorter = lambda rows: {place: one[:, :, : max(one.shape[2] - removed, 0)] for place, one in rows.items()}
         self.queries, self.turn = shorter(self.queries), shorter(self.turn)
+        if self.seen <= self.moments_from:
+            self.moments = {}
 
 
 # The record of every cache and the text of its policy, so that a later block continues with the same cache.
@@ -558,6 +561,8 @@ class Eviction:
             self._drafts = (record, cache, shown, self._when == "forward" or self._first)
             self._first = False
             return
+        if not record.moments:
+            record.moments_from = record.seen
         record.seen += tokens
         if new is not None and not bool(new.all()):
             for one in self._layers.cut_of(cache):
@@ -585,6 +590,7 @@ class Eviction:
         keys, values = needed("keys"), needed("values")
         scores = self._scores(record, layers, before) if self._score is not None else None
         indptr, listed, report = record.evictor.decide(keys, values, scores, turn, **self._of_projections(record, layers, before))
+        record.moments = {}
         indices = on_device(listed)
         kept = np.diff(indptr).reshape(before.shape)
         if bool((kept == before).all()):
@@ -611,7 +617,7 @@ class Eviction:
             norms = norms_of_entries(aligned([one.values for one in layers], counts), self._weights, self._norm, counts)
             made["value_norms"] = _given(record.evictor, norms)
         if self._turning is not None:
-            known, record.moments = [record.moments[place] for place in sorted(record.moments)], {}
+            known = [record.moments[place] for place in sorted(record.moments)]
             expects(len(known) == len(layers), "cache", "a prompt that was read outside of a block", f"{self.facts.scorer} reads its query rows")
             stacked = lambda parts: _given(record.evictor, torch.stack([one.to(known[0].mean.device) for one in parts]))
             made.update(query_mean=stacked([one.mean for one in known]), query_square=stacked([one.covariance for one in known]),
