@@ -78,6 +78,12 @@ def test_presses_around_presses_are_policies():
     assert DuoAttentionPress(0.5, [[0.1, 0.4], [0.3, 0.2]]).retrieval_heads().tolist() == [[False, True], [True, False]]
 
 
+def test_presses_are_equal_if_all_their_parameters_are():
+    ours = CriticalAdaKVPress(KnormPress(0.25), 0.1)
+    assert ours == CriticalAdaKVPress(KnormPress(0.25), 0.1) != CriticalAdaKVPress(KnormPress(0.25), 0.5)
+    assert "alpha_safeguard=0.1" in repr(ours)
+
+
 @pytest.mark.parametrize("make, text", [
     (lambda: AdaKVPress(PyramidKVPress()), "AdaKVPress: press = PyramidKVPress, but its heads score for themselves and have equal budgets, as those of KnormPress"),
     (lambda: AdaKVPress(TOVAPress()), "AdaKVPress: press = TOVAPress, but"),

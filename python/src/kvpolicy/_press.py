@@ -139,6 +139,8 @@ class CriticalKVPress:
 class CriticalAdaKVPress(CriticalKVPress):
     """The same in each head of a layer, after these have shared the layer's budget by the scores of `press`, as in AdaKVPress."""
 
+    alpha_safeguard: float = 0.20
+
     def __init__(self, press: Any = None, alpha_safeguard: float = 0.20, epsilon: float = 1e-4, first_stage_ratio: float = 0.5) -> None:
         super().__init__(press, epsilon, first_stage_ratio)
         _expects(0 <= alpha_safeguard <= 1, "CriticalAdaKVPress", "alpha_safeguard", alpha_safeguard, "it is a part of the budget, 0 to 1")
