@@ -43,7 +43,7 @@ def module_of(text):
         names.append(name)
         made += f"\n\n@dataclass\nclass {name}(Press):\n"
         for parameter, default in parameters:
-            made += f"    {parameter}: int = {default}\n"
+            made += f"    {parameter}: {'int' if default.isdigit() else 'float'} = {default}\n"
         made += "\n" if parameters else ""
         for method, text_of in (("scorer", scorer), ("shares", shares)):
             if text_of:

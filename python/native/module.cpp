@@ -92,6 +92,13 @@ nb::tuple decide(evictor& self, std::vector<array> const& keys, std::vector<arra
   if (scores) given.scores = numbers_of("decide", "scores", *scores);
   given.turn = rows_of_layers("decide", "turn_queries", turn_queries);
   if (value_norms) given.value_norms = numbers_of("decide", "value_norms", *value_norms);
+  kv::expects(
+      query_mean || !query_square, "decide", "query_square", [&] { return "an array " + shape_text(*query_square); },
+      "it is read with query_mean, and none is given");
+  kv::expects(
+      query_mean || frequencies.empty(), "decide", "frequencies",
+      [&] { return "of " + std::to_string(frequencies.size()) + " pairs of channels"; },
+      "they are read with query_mean, and none is given");
   if (query_mean) given.moments = {numbers_of("decide", "query_mean", *query_mean), {}, frequencies};
   if (query_mean && query_square) given.moments->square = numbers_of("decide", "query_square", *query_square);
   decision made;

@@ -292,3 +292,15 @@ def test_entries_in_the_blocks_of_a_pool_are_those_of_an_array(spec):
         decided(lambda evictor: evictor.decide(*in_pool, blocks=blocks))
     with pytest.raises(ValueError, match="blocks.shape = 4 blocks, but sequence 0 has 70 entries"):
         decided(lambda evictor: evictor.decide(*in_pool, blocks=blocks[:, :4]))
+
+
+@pytest.mark.parametrize("given, text", [
+    ({"query_square": np.zeros((1, 1, 2, 8, 8), np.float32)}, "decide: query_square = an array (1, 1, 2, 8, 8), but it is read with query_mean, and none is given"),
+    ({"frequencies": [1.0, 0.1]}, "decide: frequencies = of 2 pairs of channels, but they are read with query_mean, and none is given"),
+], ids=["square", "frequencies"])
+def test_what_goes_with_a_mean_is_refused_without_it(given, text):
+    evictor = kvpolicy.Evictor("knorm | budget(20)", layers=1, query_heads=2, kv_heads=2, head_dim=8)
+    evictor.append([30])
+    with pytest.raises(ValueError) as error:
+        evictor.decide([np.ones((1, 2, 30, 8), np.float32)], **given)
+    assert str(error.value) == text

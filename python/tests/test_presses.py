@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kvpolicy
-from kvpolicy.presses import PRESSES, AdaKVPress, ChunkKVPress, CriticalAdaKVPress, CriticalKVPress, CURPress, DMSPress, DuoAttentionPress, ExpectedAttentionPress, KeyDiffPress, KnormPress, KVzapPress, LagKVPress, ObservedAttentionPress, PyramidKVPress, QFilterPress, SimLayerKVPress, SnapKVPress, TOVAPress
+from kvpolicy.presses import PRESSES, AdaKVPress, CapPress, ChunkKVPress, CriticalAdaKVPress, CriticalKVPress, CURPress, DMSPress, DuoAttentionPress, ExpectedAttentionPress, KeyDiffPress, KnormPress, KVzapPress, LagKVPress, ObservedAttentionPress, PyramidKVPress, QFilterPress, SimLayerKVPress, SnapKVPress, TOVAPress
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,6 +32,7 @@ def test_parameters_reach_the_scorer():
     assert CURPress(0.5, leverage_type="kv_avg", local_window_size=8).policy() == "cur(sinks=4, block=8, of=mean) | budget(ratio=0.5, rounding=kvpress)"
     assert CURPress(0.5, 2, "key", use_local_approximation=False).scorer() == "cur(sinks=2, block=0, of=key)"
     assert LagKVPress(0.5, 2, 16, True).policy() == "lag_kv(lag=16, sinks=2, cross=true) | budget(ratio=0.5, rounding=kvpress)"
+    assert CapPress(0.5).scorer() == "cap_kv(tau=5.0, future=512, sinks=4, epsilon=1e-06)"
     assert SimLayerKVPress(0.9, n_recent=64).policy() == "simlayer_kv(threshold=0.9, initial=4, recent=64, last=1)"
     for one in (CURPress(0.5), LagKVPress(0.5), SimLayerKVPress(0.9)):
         assert kvpolicy.policy_facts(one.policy()).text
@@ -62,6 +63,8 @@ def test_chunks_count_as_kvpress_counts(tokens, chunk):
 def test_a_press_that_is_not_here_says_why():
     with pytest.raises(ImportError, match="NonCausalAttnPress = a press of kvpress 0.5.5 that is not here, because its score is none of kvpolicy's"):
         from kvpolicy.presses import NonCausalAttnPress  # noqa: F401
+    with pytest.raises(ImportError, match="CompactorPress = .* because its policy, compactor, reads keys before RoPE, and Python gives a policy none"):
+        from kvpolicy.presses import CompactorPress  # noqa: F401
     with pytest.raises(AttributeError, match="has no attribute 'NoPress'"):
         kvpolicy.presses.NoPress
 
@@ -76,6 +79,12 @@ def test_presses_around_presses_are_policies():
     for one in (CriticalKVPress(ExpectedAttentionPress(0.25)), CriticalAdaKVPress(SnapKVPress(0.25)), AdaKVPress(SnapKVPress(0.25)), ChunkKVPress(KnormPress(0.25)), ChunkKVPress(KVzapPress(0.25)), DMSPress(KnormPress(), -4.0)):
         assert kvpolicy.policy_facts(one.policy()).text
     assert DuoAttentionPress(0.5, [[0.1, 0.4], [0.3, 0.2]]).retrieval_heads().tolist() == [[False, True], [True, False]]
+
+
+def test_presses_are_equal_if_all_their_parameters_are():
+    ours = CriticalAdaKVPress(KnormPress(0.25), 0.1)
+    assert ours == CriticalAdaKVPress(KnormPress(0.25), 0.1) != CriticalAdaKVPress(KnormPress(0.25), 0.5)
+    assert "alpha_safeguard=0.1" in repr(ours)
 
 
 @pytest.mark.parametrize("make, text", [

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What policies read of a model's projections: norms of projected values, and moments of query rows before RoPE."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -85,6 +87,41 @@ def test_a_message_is_decided_about_by_its_own_rows():
     assert eviction.decisions == 2 and cache.layers[0].keys.shape[2] == 20
 
 
+class Refusing:
+    """An evictor that refuses to decide."""
+
+    def __init__(self, of):
+        self.of = of
+
+    def __getattr__(self, name):
+        return getattr(self.of, name)
+
+    def decide(self, *_, **__):
+        raise ValueError("refused")
+
+
+@pytest.mark.parametrize("cropped", [False, True])
+def test_a_prompt_whose_decision_was_refused_is_decided_about_later(cropped):
+    """With the next rows, unless its tokens are taken back."""
+    model, ids, kept = model_of("Llama"), tokens(1, 90), []
+    for refused in (False, True):
+        cache = DynamicCache(config=model.config)
+        with torch.no_grad(), kvpolicy.hf.evict(model, EXPECTED) as eviction:
+            model(input_ids=ids[:, :10], past_key_values=cache)  # all of it stays
+            if refused:
+                (record,) = kvpolicy.hf._records[cache].values()
+                evictor, record.evictor = record.evictor, Refusing(record.evictor)
+                with pytest.raises(ValueError, match="refused"):
+                    model(input_ids=ids[:, 10:60], past_key_values=cache)
+                record.evictor = evictor
+            if refused and cropped:
+                cache.crop(10)
+            model(input_ids=ids[:, 60 if refused or cropped else 10 :], past_key_values=cache)
+        assert cache.layers[0].keys.shape[2] == 20
+        kept.append(eviction.kept.array())
+    assert np.array_equal(*kept)
+
+
 @pytest.mark.parametrize("change, text", [
     (lambda model: model.model.rotary_emb.register_buffer("inv_freq", model.model.rotary_emb.inv_freq.flip(0)), None),
     (lambda model: setattr(model.model.rotary_emb, "attention_scaling", 1.5), "hf.evict: model = LlamaForCausalLM, but its rotary embedding scales rows by 1.5"),
@@ -107,6 +144,37 @@ def test_rows_that_turn_in_another_way_are_refused():
             model(input_ids=ids, past_key_values=cache, position_ids=torch.arange(100, 140)[None])
     with pytest.raises(ValueError, match="hf.evict: when = forward, but expected_attention decides once for each prompt"):
         kvpolicy.hf.evict(model, EXPECTED, when="forward")
+
+
+def test_a_profile_of_a_model_is_refused_before_a_prompt():
+    with pytest.raises(ValueError, match="it reads query_model, which models of transformers do not give"):
+        kvpolicy.hf.evict(model_of("Llama"), "tri_attention | budget(20)")
+
+
+class WithAdapter(torch.nn.Module):
+    """What PEFT puts in the place of a projection: its `weight` is that of the projection inside."""
+
+    def __init__(self, base_layer):
+        super().__init__()
+        self.base_layer = base_layer
+
+    @property
+    def weight(self):
+        return self.base_layer.weight
+
+    def forward(self, rows):
+        return self.base_layer(rows)
+
+
+def test_an_adapter_on_the_output_projection_is_refused():
+    model, ids = copy.deepcopy(model_of("Llama")), tokens(1, 40)
+    attention = model.model.layers[1].self_attn
+    attention.q_proj = WithAdapter(attention.q_proj)
+    assert kept_of(model, ids, CRITICAL).decisions == 1
+    attention.o_proj = WithAdapter(attention.o_proj)
+    with pytest.raises(ValueError, match="hf.evict: LlamaAttention.o_proj = WithAdapter with an adapter, but the policy reads its weight"):
+        kvpolicy.hf.evict(model, CRITICAL)
+    assert kept_of(model, ids, EXPECTED).decisions == 1  # it reads no output projection
 
 
 def test_norms_are_of_one_kind():

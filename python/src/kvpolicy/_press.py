@@ -139,6 +139,8 @@ class CriticalKVPress:
 class CriticalAdaKVPress(CriticalKVPress):
     """The same in each head of a layer, after these have shared the layer's budget by the scores of `press`, as in AdaKVPress."""
 
+    alpha_safeguard: float = 0.20
+
     def __init__(self, press: Any = None, alpha_safeguard: float = 0.20, epsilon: float = 1e-4, first_stage_ratio: float = 0.5) -> None:
         super().__init__(press, epsilon, first_stage_ratio)
         _expects(0 <= alpha_safeguard <= 1, "CriticalAdaKVPress", "alpha_safeguard", alpha_safeguard, "it is a part of the budget, 0 to 1")
@@ -294,18 +296,19 @@ class SimLayerKVPress:
 
 
 _BY_SCORE = "its score is none of kvpolicy's: give kvpolicy.hf.evict a function, `score(layer)`"
+_BEFORE_ROPE = "its policy, {}, reads keys before RoPE, and Python gives a policy none"
 _OTHER_PASS = "it asks the model about another text after the prompt"
 _MERGES = "it changes rows that stay, and a policy only drops entries"
 _DECODES = "a policy decides after each prefill or after each forward, and not every few steps"
 _WRAPS = "it joins other presses, and a block has one policy"
 # Why a press of kvpress 0.5.5 is not here.
 MISSING = {
-    "BlockPress": "it decides again and again about blocks of one prompt", "CAMPress": _MERGES, "CapPress": _BY_SCORE, "ChunkPress": "each chunk of a prompt has a budget of its own, and those of a policy are of lanes",
-    "CompactorPress": _BY_SCORE, "ComposedPress": _WRAPS, "CompressionRatioDecodingPress": _DECODES, "DecodingPress": _DECODES, "EntropyGatedChunkKVPress": "it keeps a part of some chunks, and a policy whole ones",
+    "BlockPress": "it decides again and again about blocks of one prompt", "CAMPress": _MERGES, "ChunkPress": "each chunk of a prompt has a budget of its own, and those of a policy are of lanes",
+    "CompactorPress": _BEFORE_ROPE.format("compactor"), "ComposedPress": _WRAPS, "CompressionRatioDecodingPress": _DECODES, "DecodingPress": _DECODES, "EntropyGatedChunkKVPress": "it keeps a part of some chunks, and a policy whole ones",
     "ExpectedAttentionStatsPress": "it reads statistics of query rows that it downloads",
     "FastKVzipPress": "its budget is rounded once for all layers, and that of fast_kvzip for each lane", "FinchPress": "its window begins at a delimiter, and that of finch has a size",
     "KVComposePress": _OTHER_PASS, "KVgradPress": _OTHER_PASS, "KVzipPress": _OTHER_PASS, "KeyRerotationPress": "entries keep their positions, and it gives them others",
-    "LUKVPress": "Python gives a policy no table of budgets", "LeverageScorePress": _BY_SCORE, "MergingPress": _MERGES, "NonCausalAttnPress": _BY_SCORE,
+    "LUKVPress": "Python gives a policy no table of budgets", "LeverageScorePress": _BEFORE_ROPE.format("leverage"), "MergingPress": _MERGES, "NonCausalAttnPress": _BY_SCORE,
     "PerLayerCompressionPress": "Python gives a policy no table of budgets", "PrefillDecodingPress": _WRAPS, "RestoreKVPress": "it adds entries to the cache, and a policy drops some",
     "ThinKPress": "it drops channels, and a policy drops entries",
 }

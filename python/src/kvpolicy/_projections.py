@@ -30,8 +30,11 @@ def output_weights(layers: Layers) -> list[torch.Tensor]:
     heads, channels = layers.shape["kv_heads"], layers.shape["value_dim"]
     group, made = layers.shape["query_heads"] // heads, []
     for module in layers.modules:
-        found = [one for one in (getattr(module, name, None) for name in ("o_proj", "out_proj", "dense")) if one is not None]
-        weight = getattr(found[0], "weight", None) if found else None
+        name = next((one for one in ("o_proj", "out_proj", "dense") if getattr(module, one, None) is not None), "o_proj")
+        found = getattr(module, name, None)
+        adapted = hasattr(found, "base_layer")
+        expects(not adapted, f"{type(module).__name__}.{name}", f"{type(found).__name__} with an adapter", "the policy reads its weight, which is not what the adapter makes of it: merge the adapter into the model, and unload it")
+        weight = getattr(found, "weight", None)
         fits = weight is not None and weight.is_floating_point() and weight.dim() == 2 and weight.shape[1] == heads * group * channels
         expects(fits, "model", type(module).__name__, "the policy reads its output projection, and it has no o_proj of the heads' channels")
         assert weight is not None

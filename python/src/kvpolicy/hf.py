@@ -43,7 +43,8 @@ __all__ = ["EvictedLayer", "Eviction", "evict"]
 BASES = ("sdpa", "eager", "flex_attention", "flash_attention_2")
 UNMASKED = ("flash_attention_2",)  # takes no mask but that of padding
 PREFIX = "kvpolicy_"
-SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries", "value_norms", "pre_rope_queries"}  # of "a or b" one is enough
+SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries", "value_norms"}
+MOMENTS = {"pre_rope_queries", "query_model"}  # what reads either is given the moments of a prompt's rows; a profile of a model is none
 LONG_PROMPT = 4096  # tokens from which a progress bar is shown
 MOST_DRAFTS = 1024  # tokens that a verification may refuse: so many more query rows are kept until it is known
 
@@ -57,12 +58,15 @@ class _Record:
         self.queries: dict[int, torch.Tensor] = {}  # the last rows of each layer, for scores in Python
         self.turn: dict[int, torch.Tensor] = {}  # the last rows of each layer in this turn, until it is decided about
         self.moments: dict[int, Moments] = {}  # of each layer's query rows before RoPE in this turn, likewise
+        self.moments_from = 0  # the tokens before the first of these rows
 
     def remove_last(self, removed: int) -> None:
         self.evictor.remove_last([removed] * len(self.evictor.counts))
         self.seen -= removed
         shorter = lambda rows: {place: one[:, :, : max(one.shape[2] - removed, 0)] for place, one in rows.items()}
         self.queries, self.turn = shorter(self.queries), shorter(self.turn)
+        if self.seen <= self.moments_from:
+            self.moments = {}
 
 
 # The record of every cache and the text of its policy, so that a later block continues with the same cache.
@@ -172,7 +176,8 @@ class Eviction:
         masked = [one for one in BASES if one not in UNMASKED]
         expects(base in masked or not self._may_be_unequal(), "attention implementation", base,
                 f"lanes may hold unequal numbers of entries under {self.policy}, and masks of lanes are taken by {', '.join(masked[:-1])} and {masked[-1]}")
-        missing = [one for one in self.facts.needs if SIGNALS.isdisjoint(one.split(" or ")) and one not in NUMBERS and not (one == "external" and self._score is not None)]
+        known = {*NUMBERS, *(["external"] if self._score is not None else [])}
+        missing = [one for one in self.facts.needs if SIGNALS.isdisjoint(one.split(" or ")) and one not in known and not _is_of_moments(one)]
         expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
         expects("turn_queries" not in self.facts.needs or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each turn, after its prefill")
         expects(not self._reads_moments() or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each prompt, after its prefill")
@@ -182,7 +187,7 @@ class Eviction:
 
     def _reads_moments(self) -> bool:
         """Whether the policy reads the moments of query rows before RoPE."""
-        return any("query_model" in one.split(" or ") for one in self.facts.needs)
+        return any(_is_of_moments(one) for one in self.facts.needs)
 
     def _may_be_unequal(self) -> bool:
         """Whether heads or layers may keep unequal numbers of entries, or see other ones than a row before them."""
@@ -557,6 +562,8 @@ class Eviction:
             self._drafts = (record, cache, shown, self._when == "forward" or self._first)
             self._first = False
             return
+        if not record.moments:
+            record.moments_from = record.seen
         record.seen += tokens
         if new is not None and not bool(new.all()):
             for one in self._layers.cut_of(cache):
@@ -584,6 +591,7 @@ class Eviction:
         keys, values = needed("keys"), needed("values")
         scores = self._scores(record, layers, before) if self._score is not None else None
         indptr, listed, report = record.evictor.decide(keys, values, scores, turn, **self._of_projections(record, layers, before))
+        record.moments = {}
         indices = on_device(listed)
         kept = np.diff(indptr).reshape(before.shape)
         if bool((kept == before).all()):
@@ -610,7 +618,7 @@ class Eviction:
             norms = norms_of_entries(aligned([one.values for one in layers], counts), self._weights, self._norm, counts)
             made["value_norms"] = _given(record.evictor, norms)
         if self._turning is not None:
-            known, record.moments = [record.moments[place] for place in sorted(record.moments)], {}
+            known = [record.moments[place] for place in sorted(record.moments)]
             expects(len(known) == len(layers), "cache", "a prompt that was read outside of a block", f"{self.facts.scorer} reads its query rows")
             stacked = lambda parts: _given(record.evictor, torch.stack([one.to(known[0].mean.device) for one in parts]))
             made.update(query_mean=stacked([one.mean for one in known]), query_square=stacked([one.covariance for one in known]),
@@ -647,6 +655,10 @@ class Eviction:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+def _is_of_moments(need: str) -> bool:
+    return MOMENTS <= set(need.split(" or "))
 
 
 def _without_adapters(model: Any) -> Any:

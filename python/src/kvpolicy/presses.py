@@ -16,6 +16,17 @@ from ._press import missing as __getattr__
 
 
 @dataclass
+class CapPress(Press):
+    tau: float = 5.0
+    n_future_positions: int = 512
+    n_sink: int = 4
+    epsilon: float = 1e-6
+
+    def scorer(self) -> str:
+        return f"cap_kv(tau={self.tau}, future={self.n_future_positions}, sinks={self.n_sink}, epsilon={self.epsilon})"
+
+
+@dataclass
 class KeyDiffPress(Press):
     def scorer(self) -> str:
         return "keydiff"
@@ -77,5 +88,5 @@ class TOVAPress(Press):
         return "tova(force_last=true)"
 
 
-PRESSES: dict[str, type[Press]] = {"CURPress": CURPress, "ExpectedAttentionPress": ExpectedAttentionPress, "KVzapPress": KVzapPress, "KeyDiffPress": KeyDiffPress, "KnormPress": KnormPress, "LagKVPress": LagKVPress, "ObservedAttentionPress": ObservedAttentionPress, "PyramidKVPress": PyramidKVPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
-__all__ = ["PRESSES", "AdaKVPress", "ChunkKVPress", "CriticalAdaKVPress", "CriticalKVPress", "CURPress", "DMSPress", "DuoAttentionPress", "ExpectedAttentionPress", "KVzapPress", "LagKVPress", "Press", "QFilterPress", "SimLayerKVPress", "KeyDiffPress", "KnormPress", "ObservedAttentionPress", "PyramidKVPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]
+PRESSES: dict[str, type[Press]] = {"CURPress": CURPress, "CapPress": CapPress, "ExpectedAttentionPress": ExpectedAttentionPress, "KVzapPress": KVzapPress, "KeyDiffPress": KeyDiffPress, "KnormPress": KnormPress, "LagKVPress": LagKVPress, "ObservedAttentionPress": ObservedAttentionPress, "PyramidKVPress": PyramidKVPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
+__all__ = ["PRESSES", "AdaKVPress", "ChunkKVPress", "CriticalAdaKVPress", "CriticalKVPress", "CURPress", "DMSPress", "DuoAttentionPress", "ExpectedAttentionPress", "KVzapPress", "LagKVPress", "Press", "QFilterPress", "SimLayerKVPress", "CapPress", "KeyDiffPress", "KnormPress", "ObservedAttentionPress", "PyramidKVPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]
