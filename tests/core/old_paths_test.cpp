@@ -51,6 +51,7 @@
 #include <kvpolicy/protect/forced.hpp>
 #include <kvpolicy/protect/marked.hpp>
 #include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/recorders/freeze.hpp>
 #include <kvpolicy/recorders/hooks.hpp>
 #include <kvpolicy/selection/refusals.hpp>
 #include <kvpolicy/stages/frozen.hpp>

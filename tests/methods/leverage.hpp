@@ -39,7 +39,7 @@ struct leverage {
   static constexpr double size = 20;
   static constexpr refusal refusals[] = {
       {"leverage(sketch=-1)",
-       "parse: column 1: leverage.sketch = -1, but a count cannot be negative; 0: keys stay as they are"},
+       "parse: column 1: leverage.sketch = -1, but a sketch has 0 to 65536 columns; 0: keys stay as they are"},
       {"leverage(jitter=-0.5)", "parse: column 1: leverage.jitter = -0.5, but a finite number above 0"},
       {"leverage(jitter=inf)", "parse: column 17 = inf, but leverage's jitter is a number"}};
 

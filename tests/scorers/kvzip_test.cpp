@@ -65,7 +65,7 @@ TEST_SUITE("scorers/kvzip") {
 
   TEST_CASE("all lanes share a budget by name, and each keeps the first entries") {
     repeated on;
-    CHECK(kv::to_string(kv::parse("kvzip | budget(6)")) == "kvzip(sinks=4, plus=false) | budget(6, scope=global)");
+    CHECK(kv::to_string(kv::parse("kvzip | budget(6)")) == "kvzip(sinks=4) | budget(6, scope=global)");
     kv::any_policy const policy = kv::parse("kvzip(sinks=1) | budget(6)");
     auto [state, plan] = state_and_plan(on.exec, policy, on.view);
     kv::external_queries const rows = on.rows();
