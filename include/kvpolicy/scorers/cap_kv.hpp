@@ -66,6 +66,7 @@ struct cap_kv {
   struct over_norm {
     KVPOLICY_HD float operator()(float old, float norm) const { return old / (norm < 1e-12f ? 1e-12f : norm); }
   };
+  /// The weight of an entry by its cosine.
   struct weight_of {
     float tau;
     by_lane<float> highest;
