@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """full_test.py DEMO_FULL PLUGIN: the whole table has a row for each policy and budget, and takes a user's policies."""
+import os
 import sys
+import tempfile
 
 from programs import expect, finish, refused, run
 
@@ -29,8 +31,9 @@ expect(names == ["full", "yours", "yours"] * 2, f"policies of a user: {names}")
 own = run(demo, *FEW, "--policy", "kvzip | budget(64)", "--policy", "knorm | times_norm(of=projected) | budget(64)")
 expect(own.returncode == 0, f"policies that ask for more of a prompt: {own.stderr}")
 three = "admit: write_gate | at_least(0.0033) | window(16); select: quest(page=16) | budget(96) | dense(0); evict: trim_kv | budget(48)"
-own = run(demo, *FEW, "--policy", three, "--policy", "admit: head_table | sinks(4) | window(60)", "--policy", "trim_kv | budget(64)",
-          "--policy", "select: quest | budget(64); evict: knorm | budget(128)", "--report", "sections.html")
+with tempfile.TemporaryDirectory() as folder:
+    own = run(demo, *FEW, "--policy", three, "--policy", "admit: head_table | sinks(4) | window(60)", "--policy", "trim_kv | budget(64)",
+              "--policy", "select: quest | budget(64); evict: knorm | budget(128)", "--report", os.path.join(folder, "sections.html"))
 expect(own.returncode == 0, f"specs with sections: {own.stderr}")
 names = [line.split()[0] for line in own.stdout.splitlines() if line and not line.startswith(("tinylm", " ", "policy", "In ", "What"))]
 expect(names == ["full"] + ["yours"] * 4 + ["full"] + ["yours"] * 4, f"specs with sections: {names}")

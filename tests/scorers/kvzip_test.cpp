@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// KVzip: what its decisions refuse, how lanes share its budget, and chunks that come one after another.
+// KVzip: what its decisions refuse, how lanes share its budget, chunks that come one after another, and KVzip+.
 
+#include "support/device.hpp"
 #include "support/spans.hpp"
 #include "support/test.hpp"
 
@@ -34,6 +35,43 @@ struct repeated {
     kv::eviction const policy{.score = kv::kvzip{}, .budget = kv::per_sequence{6}};
     auto [state, plan] = state_and_plan(exec, policy, view);
     return error_of([&] { kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view), rows}, state, plan); });
+  }
+};
+
+/// What KVzip+ reads besides: numbers of query heads, of rows and of values.
+struct for_plus {
+  std::vector<float> sinks, hidden, norms;
+  explicit for_plus(dice random) {
+    for (int i = 0; i < 2 * 4; ++i) sinks.push_back(static_cast<float>(random.real(2)));
+    for (int i = 0; i < 2 * 12; ++i) hidden.push_back(0.5f + static_cast<float>(i / 6));  // one for a chunk of a layer
+    for (int i = 0; i < 4 * 12; ++i) norms.push_back(static_cast<float>(random.below(8)));
+  }
+  [[nodiscard]] kv::keys keys(kv::cache const& view) const {
+    kv::keys made = kv::keys_of(view);
+    made.logits.sinks = {sinks.data(), 4, 1};
+    return made;
+  }
+  [[nodiscard]] kv::external_queries rows(repeated const& on) const {
+    kv::external_queries made = on.rows();
+    made.hidden_norm = {hidden.data(), 0, 12};
+    return made;
+  }
+  [[nodiscard]] kv::value_norms values() const { return {{norms.data(), 0, 2 * 12, 12}}; }
+  /// The score of an entry by the reference: each query head has its own sink.
+  [[nodiscard]] reference::row scores(repeated& on, int lane) const {
+    kv::lane const one = on.of.cache.lane_at(lane);
+    reference::row most(12, 0.0);
+    for (int h = 0; h < 2; ++h) {
+      reference::lane_attention of = on.of.lane(one);
+      of.queries = {of.queries[as_size(h)]};
+      of.sinks = {static_cast<double>(sinks[as_size(one.layer * 4 + one.head * 2 + h)])};
+      reference::row const p = reference::span_attention(of, on.of.spans_of(one), on.of.own_of(one), 1);
+      for (std::size_t e = 0; e < 12; ++e) {
+        double const by = static_cast<double>(hidden[as_size(one.layer * 12) + e]);
+        most[e] = std::max(most[e], p[e] * static_cast<double>(norms[as_size(lane * 12) + e]) / by);
+      }
+    }
+    return most;
   }
 };
 
@@ -97,5 +135,49 @@ TEST_SUITE("scorers/kvzip") {
       for (int e = 0; e < 12; ++e) CHECK(made.score(i, e) == plan.score(i, e));
       CHECK(listed(made.keep(), i) == listed(plan.keep(), i));
     }
+  }
+
+  TEST_CASE("KVzip+ gives each query head its own sink, on the host and on a device") {
+    repeated on;
+    for_plus const more(dice(7));
+    kv::eviction const policy{.score = kv::kvzip_plus{.sinks = 1}, .budget = kv::per_sequence{6}};
+    auto const check = [&](auto& exec) {
+      auto const state = kv::make_state(exec, policy, on.view);
+      auto plan = kv::make_plan(exec, policy, on.view);
+      kv::signals const in{on.view.lanes, more.keys(on.view), more.rows(on), more.values()};
+      kv::decide(exec, policy, in, state, plan);
+      if constexpr (requires { exec.check(); }) exec.check();
+      for (int i = 0; i < 4; ++i) {
+        reference::row const expected = more.scores(on, i);
+        for (int e = 0; e < 12; ++e) CHECK(close(static_cast<double>(plan.score(i, e)), expected[as_size(e)]));
+      }
+    };
+    check(on.exec);
+    device_executor device;
+    check(device);
+  }
+
+  TEST_CASE("KVzip+ is refused without the norms of hidden states, also where it is frozen or mixed") {
+    repeated on;
+    for_plus const more(dice(7));
+    kv::signals const in{on.view.lanes, more.keys(on.view), on.rows(), more.values()};
+    std::string const why =
+        "decide: external_queries.hidden_norm = null, but kvzip_plus divides by the norm of each row's hidden state";
+    auto const refused = [&](auto const& policy) {
+      auto [state, plan] = state_and_plan(on.exec, policy, on.view);
+      std::string said = error_of([&] { kv::observe(on.exec, policy, in, state); });
+      return said.empty() ? error_of([&] { kv::decide(on.exec, policy, in, state, plan); }) : said;
+    };
+    kv::per_sequence const six{6};
+    CHECK(refused(kv::eviction{.score = kv::kvzip_plus{}, .budget = six}) == why);
+    CHECK(refused(kv::eviction{.score = kv::frozen<kv::kvzip_plus>{}, .budget = six}) == why);
+    CHECK(refused(kv::eviction{.score = kv::mix<kv::knorm, kv::kvzip_plus>{}, .budget = six}) == why);
+    kv::external_queries same = more.rows(on);
+    same.hidden_norm.layer = 0;
+    auto [state, plan] = state_and_plan(on.exec, kv::eviction{.score = kv::kvzip_plus{}, .budget = six}, on.view);
+    kv::signals const layers{on.view.lanes, more.keys(on.view), same, more.values()};
+    CHECK(error_of([&] {
+            kv::decide(on.exec, kv::eviction{.score = kv::kvzip_plus{}, .budget = six}, layers, state, plan);
+          }).starts_with("decide: external_queries.hidden_norm.layer = 0, but there are 2 layers"));
   }
 }

@@ -115,7 +115,7 @@ struct budget_numbers {
   void share_out(Executor& exec, SignalSet const& in, allotting<Executor>& shown, by_lane<int> const& to) const {
     if (by == sharing::allotted) return allot_erased(exec, *allotter, shown, to);
     if (by != sharing::importance) return ops::map_lanes(exec, in.lanes, share_of_seen<budget_numbers>{*this}, to);
-    allot_by_weight(exec, in, table_of_layers{weights}, shown.average, {least}, cap, to);
+    allot_by_weight(exec, in.lanes, table_of_layers{weights}, shown.average, {least}, cap, to);
   }
   /// The same budget with shares that are allotted.
   [[nodiscard]] constexpr budget_numbers with_shares(by_lane<int> const& allotted) const {

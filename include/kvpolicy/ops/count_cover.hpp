@@ -62,7 +62,7 @@ namespace ops {
 /// - cost: 5 passes over the scores on the host, 9 on a device; no scratch.
 /// - throws: `invalid_argument` if `out` is null. On the host, an exception of `among` or `limit` is passed on, and the
 ///   numbers of some segments are written.
-/// - source: CriticalKV and DefensiveKV, which keep those first that have most of the attention.
+/// - source: DefensiveKV (Feng et al. 2025, arXiv:2510.13334), which keeps those first that have most of the attention.
 struct count_cover_t : verb<count_cover_t> {
   static constexpr auto name = "count_cover";
   template <class Among, class Limit>

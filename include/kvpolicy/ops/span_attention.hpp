@@ -16,8 +16,8 @@ struct entry_chunks {
   int size = 0;   ///< entries of a chunk; 0: there are none
   int first = 0;  ///< entries of the lane before the first chunk
   int last = 0;   ///< entries behind the last chunk
-  bool padded =
-      false;  ///< a shorter chunk with rows is filled up with zeros: keys of the logit 0, and rows that see all
+  /// True: a shorter chunk that has rows is filled up with zeros, which are keys of the logit 0 and rows that see all.
+  bool padded = false;
 
   /// The chunk of an entry; none for the entries before the first chunk and behind the last one.
   [[nodiscard]] KVPOLICY_HD constexpr ordinal_range of(int e, int entries) const {
@@ -105,6 +105,7 @@ struct span_attention_t : verb<span_attention_t> {
     expects(how.sinks == 0, name, "sinks", how.sinks, "rows about chunks of entries see nothing else");
     expects(spans.begin.data == nullptr && spans.keys.rows == 0, name, "spans", "given",
             "chunks of entries say what rows are about");
+    expects(how.divide_by.data == nullptr, name, "divide_by", "given", "rows about chunks of entries are not divided");
   }
 };
 inline constexpr span_attention_t span_attention{};
@@ -114,7 +115,7 @@ inline constexpr span_attention_t span_attention{};
 namespace detail {
 
 /// What rows are about, by their numbers: the entries of a span, or the chunk of the entry that a row belongs to.
-struct abouts_of_rows {
+struct row_targets {
   query_view rows;
   row_spans spans;
   entry_chunks chunks;

@@ -27,7 +27,6 @@ namespace detail {
 /// The preference of a layer.
 struct layer_preference {
   by_lane<float> numbers;
-  [[nodiscard]] constexpr layer_preference weights(auto const&) const { return *this; }
   KVPOLICY_HD float operator()(lane of) const { return numbers.row(of)[2]; }
 };
 /// The average, or the window if that is more.
@@ -150,11 +149,6 @@ struct moments {
       return 0;
     }
   };
-  /// The lanes that shares are of.
-  struct these {
-    kvpolicy::lanes lanes;
-  };
-
   /// - cost: O(layers^2 + layers * heads) for each lane; with the rounding of the release O(layers^2) for
   ///   each lane, and O(layers^3) where layers come one by one.
   template <class Executor>
@@ -168,7 +162,7 @@ struct moments {
                             detail::released_shares{{numbers}, {of.average, window}, batch, window, by_layer}, shares);
     }
     constexpr double no_cap = 1e9;
-    detail::allot_by_weight(exec, these{batch}, detail::layer_preference{numbers},
+    detail::allot_by_weight(exec, batch, detail::layer_preference{numbers},
                             detail::average_or_window{of.average, window}, {window}, no_cap, shares);
   }
   friend bool operator==(moments const&, moments const&) = default;

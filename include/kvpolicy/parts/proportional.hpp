@@ -149,12 +149,11 @@ struct shares_by_weight {
 };
 
 /// Writes the shares of all lanes. All lanes of a layer have the same.
-template <class Executor, class SignalSet, class Statistic, class Average>
-void allot_by_weight(Executor& exec, SignalSet const& in, Statistic const& of, Average const& average,
+template <class Executor, class Weights, class Average>
+void allot_by_weight(Executor& exec, lanes const& batch, Weights const& weights, Average const& average,
                      least_share least, double cap, by_lane<int> const& shares) {
-  auto const weights = of.weights(in);
-  using by_weight = shares_by_weight<std::remove_const_t<decltype(weights)>, Average>;
-  ops::map_lanes(exec, in.lanes, by_weight{weights, average, in.lanes, least, cap}, shares);
+  using by_weight = shares_by_weight<Weights, Average>;
+  ops::map_lanes(exec, batch, by_weight{weights, average, batch, least, cap}, shares);
 }
 
 inline void check_proportion(char const* call, int tokens, int least, double cap) {
@@ -190,7 +189,7 @@ struct proportional {
   /// - cost: O(layers^2 * heads) a lane.
   template <class Executor, class SignalSet>
   void allot(Executor& exec, SignalSet const& in, score_view const&, by_lane<int> const& shares) const {
-    detail::allot_by_weight(exec, in, of, per_lane{tokens}, {least}, cap, shares);
+    detail::allot_by_weight(exec, in.lanes, of.weights(in), per_lane{tokens}, {least}, cap, shares);
   }
   [[nodiscard]] static constexpr bool compares_layers() { return true; }
   /// Layers that decide together would have several budgets.

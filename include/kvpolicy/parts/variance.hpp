@@ -14,7 +14,6 @@ namespace detail {
 /// The weight of a layer, beside the variance of its lane.
 struct weight_by_variance {
   by_lane<float> numbers;
-  [[nodiscard]] constexpr weight_by_variance weights(auto const&) const { return *this; }
   KVPOLICY_HD float operator()(lane of) const { return numbers.row(of)[1]; }
 };
 }  // namespace detail
@@ -60,11 +59,6 @@ struct variance {
       return 0;
     }
   };
-  /// The lanes that shares are of.
-  struct these {
-    kvpolicy::lanes lanes;
-  };
-
   /// - cost: one pass over the scores, and O(layers^2 + layers * heads) for each lane.
   template <class Executor>
   void allot(Executor& exec, allotting<Executor>& of, by_lane<int> const& shares) const {
@@ -74,8 +68,7 @@ struct variance {
     int const rows = of.scores.decides == granularity::lane ? batch.heads : 1;
     ops::map_lanes(exec, batch, weigh{numbers, batch, rows}, shares);
     constexpr double no_cap = 1e9;
-    detail::allot_by_weight(exec, these{batch}, detail::weight_by_variance{numbers}, of.average, {0, least}, no_cap,
-                            shares);
+    detail::allot_by_weight(exec, batch, detail::weight_by_variance{numbers}, of.average, {0, least}, no_cap, shares);
   }
   friend bool operator==(variance const&, variance const&) = default;
 };

@@ -38,13 +38,13 @@ struct late_attention {
   [[nodiscard]] constexpr last_part forces() const { return {rows}; }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
-    constexpr double one_row = 1e-12;  // a part of 0 is one row
     ops::compute_attention_mass(exec, in.template get<keys>(), in.template get<queries>(),
                                 {.rows = reduction::mean,
                                  .group = reduction::mean,
                                  .lanes = reduction::mean,
+                                 .last_rows = rows > 0 ? 0 : 1,  // a part of 0 is one row
                                  .weight = {.by = weight_of_row::ramp, .last = ramp},
-                                 .last_part = rows > 0 ? rows : one_row},
+                                 .last_part = rows},
                                 out);
   }
 

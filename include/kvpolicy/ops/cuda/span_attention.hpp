@@ -27,7 +27,7 @@ struct span_kernel {
   Product product;
   Product own_product;  ///< the same with keys of rows
   row_view own;         ///< keys of rows; without memory: there are none
-  abouts_of_rows abouts;
+  row_targets targets;
   sink_of_slot sink;
   span_attention_options how;
   int rows_of_block;
@@ -60,15 +60,15 @@ struct span_kernel {
     storage const temp_storage(arena, task.scaled());
     used_rows used;
     used.entries = task.scores.lanes.committed(one);
-    int const of_first_chunk = abouts.chunks.size > 0 ? abouts.chunks.first - (used.entries - valid) : 0;
+    int const of_first_chunk = targets.chunks.size > 0 ? targets.chunks.first - (used.entries - valid) : 0;
     int const last = of_first_chunk + block.index() % blocks_of_lane * rows_of_block + rows_of_block;
     int const end = last < valid ? last : valid;
     used.begin = last - rows_of_block > 0 ? last - rows_of_block : 0;
     for (; used.begin < end; used.begin += used.count) {
       used.count = 1;
-      while (used.begin + used.count < end && abouts.alike(one, used.begin, used.begin + used.count, used.entries))
+      while (used.begin + used.count < end && targets.alike(one, used.begin, used.begin + used.count, used.entries))
         ++used.count;
-      chunk about{one, index, abouts.of(one, used.begin, used.entries), 0};
+      chunk about{one, index, targets.of(one, used.begin, used.entries), 0};
       if (about.entries.begin >= about.entries.end) continue;
       about.first_row = has_own() ? first_row(block, temp_storage, one, used.begin, used.entries) : 0;
       for (int base = 0; base < used.count * task.group; base += product.tile())
@@ -105,7 +105,7 @@ struct span_kernel {
                                           int entries) const {
     for (int end = row; end > 0; end -= block.threads()) {
       int const probe = end - 1 - block.thread();
-      bool const other = probe >= 0 && !abouts.alike(one, row, probe, entries);
+      bool const other = probe >= 0 && !targets.alike(one, row, probe, entries);
       int const before = block.reduce(temp_storage.collective, other ? probe : -1, max_op{});
       block.sync();
       if (before >= 0) return before + 1;
@@ -124,7 +124,7 @@ struct span_kernel {
     product.prepare(block, task, used, about.lane, arena, all);
     int const rows_end = used.begin + (base + count - 1) / task.group + 1;
     int const near = how.sinks < about.entries.begin ? how.sinks : about.entries.begin;
-    int const missing = abouts.chunks.missing_in(about.entries);
+    int const missing = targets.chunks.missing_in(about.entries);
     auto const count_in = [&](int, int) {
       for (int i = warp_id(block); i < count; i += block.threads() / warp_size)
         add_row(block, temp_storage, temp_storage.logits + i * tile_pitch, i, temp_storage.scale[i],
@@ -157,7 +157,7 @@ struct span_kernel {
   /// Adds what rows of zeros that fill the chunk up give to each of its entries.
   template <class Block>
   KVPOLICY_HD void add_padding(Block& block, chunk const& about) const {
-    int const missing = abouts.chunks.missing_in(about.entries);
+    int const missing = targets.chunks.missing_in(about.entries);
     if (missing == 0) return;
     float share = 0;
     for (int h = 0; h < task.group; ++h) {
@@ -196,7 +196,7 @@ struct span_kernel {
   /// adds all of them; no other block has these entries, and the same thread always has the same of a tile.
   template <class Block>
   KVPOLICY_HD void raise(Block& block, storage const& temp_storage, int count, float* out, int begin, int end) const {
-    bool const in_sum = abouts.chunks.size > 0;
+    bool const in_sum = targets.chunks.size > 0;
     for (int e = block.thread(); e < tile_entries && begin + e < end; e += block.threads()) {
       float most = 0;
       for (int i = 0; i < count; ++i) {
@@ -268,8 +268,8 @@ struct implementation<ops::span_attention_t, Backend> {
     int const at_once = of_chunk > 0 ? of_chunk : rows_of_block(task);
     int const blocks = ((of_chunk > 0 ? capacity : task.rows.rows) - 1) / at_once + 1;
     detail::sink_of_slot const sink{from.logits.sinks, task.scores.lanes, task.group};
-    detail::abouts_of_rows const abouts{task.rows, spans, how.chunks};
-    detail::span_kernel<Product> const kernel{task, product, of_rows, own, abouts, sink, how, at_once, blocks};
+    detail::row_targets const targets{task.rows, spans, how.chunks};
+    detail::span_kernel<Product> const kernel{task, product, of_rows, own, targets, sink, how, at_once, blocks};
     exec.launch(launch_shape{task.scores.segments() * blocks,
                              detail::at_most<detail::tile_entries>(exec.threads().entry), kernel.shared()},
                 kernel);

@@ -20,16 +20,11 @@ template <class Score, class... Signals>
 struct needs_of_both<Score, needs<Signals...>> {
   using type = also_needs<Score, Signals...>;
 };
-/// True for a scorer that a decision asks more than for scores: it reads the budget, or refuses data.
-template <class With>
-inline constexpr bool is_asked_before = requires(With const& one) { one.reads_budget(); } || requires {
-  &With::refuse;
-} || requires { &With::template refuse<int&, int const&>; };
 /// A scorer that a stage may run beside the one inside: by itself it scores every entry of each lane alone.
 template <class With>
-concept runs_beside =
-    !stage<With> && !erased<With> && !ranks_candidates<With> && !is_asked_before<With> &&
-    With::decides == granularity::lane && std::tuple_size_v<decltype(recorders_of(std::declval<With const&>()))> == 0;
+concept runs_beside = !stage<With> && !erased<With> && !ranks_candidates<With> && With::decides == granularity::lane &&
+                      std::tuple_size_v<decltype(recorders_of(std::declval<With const&>()))> == 0 &&
+                      !requires(With const& one) { one.reads_budget(); };
 }  // namespace detail
 
 /// The score less that of another scorer, as R-KV takes importance less redundancy.
@@ -54,7 +49,7 @@ struct mix {
   static constexpr bool ranks_candidates = detail::ranks_candidates<Score>;
   static constexpr bool rows_see_every_entry = detail::rows_see_every_entry<Score>;
   static_assert(detail::runs_beside<With>,
-                "kvpolicy: the other scorer of mix scores each lane alone, without recorders or stages");
+                "kvpolicy: the other scorer of mix scores each lane alone, without recorders, stages or the budget");
 
   /// The score of an entry by both. An entry that does not compete keeps its score.
   struct weighed {
@@ -74,6 +69,10 @@ struct mix {
     expects(lambda >= 0 && lambda <= 1, call, "mix.lambda", lambda, "the part of the score so far, 0 to 1");
     detail::refuse_lanes_together(call, "mix.score_of", score_of, "the other score is one of a lane");
     detail::refuse_blocks(call, "mix.score_of", score_of);
+  }
+  void refuse(auto& exec, auto const& in) const {
+    detail::refuse_data(score_of, exec, in);
+    detail::refuse_data(With{}, exec, in);
   }
   /// A row of scores for each lane, and those that the scorers ask for, one after the other.
   [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {

@@ -30,20 +30,20 @@ class lane_spans {
   }
 
   /// `own` are the keys of rows, without memory if there are none.
-  lane_spans(host_executor const& exec, keys const& from, keys const& own, abouts_of_rows const& abouts,
+  lane_spans(host_executor const& exec, keys const& from, keys const& own, row_targets const& targets,
              span_attention_options const& how, score_view const& out, lane one, std::span<std::byte> memory)
-      : abouts_(abouts),
+      : targets_(targets),
         lane_(one),
         how_(how),
         entries_(out.lanes.committed(one)),
-        count_(abouts.rows.rows > 0 ? abouts.rows.valid(one) : 0),
-        group_(abouts.rows.rows > 0 ? abouts.rows.heads / out.lanes.heads : 1),
+        count_(targets.rows.rows > 0 ? targets.rows.valid(one) : 0),
+        group_(targets.rows.rows > 0 ? targets.rows.heads / out.lanes.heads : 1),
         has_own_(has_memory(own.rows)) {
     scratch_arena arena(memory);
     values_ = arena.take<float>(floats_of_values(out.lanes.capacity));
     scales_ = arena.take<float>(most_blocks * floats_of_scales);
-    entry_products_ = lane_logits(exec, from, abouts_.rows, one, {0, count_, group_}, arena);
-    if (has_own_) own_products_ = lane_logits(exec, own, abouts_.rows, one, {0, count_, group_}, arena);
+    entry_products_ = lane_logits(exec, from, targets_.rows, one, {0, count_, group_}, arena);
+    if (has_own_) own_products_ = lane_logits(exec, own, targets_.rows, one, {0, count_, group_}, arena);
   }
 
   void compute(float* most) {
@@ -75,8 +75,8 @@ class lane_spans {
   [[nodiscard]] row_chunk next(int first) const {
     row_chunk made{first, 0, {}};
     if (first >= count_) return made;
-    made.about = abouts_.of(lane_, first, entries_);
-    while (first + made.count < count_ && abouts_.alike(lane_, first, first + made.count, entries_)) ++made.count;
+    made.about = targets_.of(lane_, first, entries_);
+    while (first + made.count < count_ && targets_.alike(lane_, first, first + made.count, entries_)) ++made.count;
     return made;
   }
   [[nodiscard]] float sink_of(int head) const {
@@ -84,7 +84,7 @@ class lane_spans {
   }
   /// Adds what rows of zeros that fill the chunk up give to each of its entries.
   void add_padding(ordinal_range about, float* to) const {
-    int const missing = abouts_.chunks.missing_in(about);
+    int const missing = targets_.chunks.missing_in(about);
     if (missing == 0) return;
     float share = 0;
     for (int h = 0; h < group_; ++h) share += share_of_padding(about.end - about.begin, missing, sink_of(h));
@@ -113,7 +113,7 @@ class lane_spans {
       with.pack_each(block, count,
                      [&](int i) { return (first + i) % group_ * count_ + chunk.first + (first + i) / group_; });
       block.begin_softmax();
-      see_padding(block, count, abouts_.chunks.missing_in(chunk.about));
+      see_padding(block, count, targets_.chunks.missing_in(chunk.about));
       first = made.first[made.count + 1] = (made.first[made.count] = first) + count;
     }
     return made;
@@ -189,15 +189,15 @@ class lane_spans {
     block.softmax->finalize(scales, stretches, block.visible, block.row_max, block.sum);
     for (int i = 0; i < rows_of(of, b) && how_.divide_by.data != nullptr; ++i) {
       int const row = chunk.first + (of.first[b] + i) / group_;
-      float const by = how_.divide_by.row(lane_)[abouts_.rows.stored(lane_, row)];
+      float const by = how_.divide_by.row(lane_)[targets_.rows.stored(lane_, row)];
       for (int s = 0; s < stretches; ++s) scales[std::ptrdiff_t{s} * block.rows + i] /= by;
     }
     for (int e = about.begin, s = 0; e < about.end; e += stretch_, ++s) {
-      block.softmax->reduce(stretch_of(of, b, about.end, s, e), abouts_.chunks.size == 0, true, most + e);
+      block.softmax->reduce(stretch_of(of, b, about.end, s, e), targets_.chunks.size == 0, true, most + e);
     }
   }
 
-  abouts_of_rows abouts_;
+  row_targets targets_;
   lane lane_;
   span_attention_options const& how_;
   int entries_;
