@@ -7,7 +7,7 @@
 #include <kvpolicy/ops/add_probabilities.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
-#include <kvpolicy/ops/host/vectors.hpp>
+#include <kvpolicy/ops/host/simd/operations.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 

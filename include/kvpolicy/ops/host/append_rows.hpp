@@ -7,7 +7,7 @@
 #include <kvpolicy/ops/append_rows.hpp>
 #include <kvpolicy/ops/host/copy_entries.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/host/unit_marks.hpp>
 #include <kvpolicy/ops/host/window_rows.hpp>  // IWYU pragma: export
 #include <string>
 

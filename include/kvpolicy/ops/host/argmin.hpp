@@ -6,11 +6,12 @@
 #include <cstring>
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/argmin.hpp>
-#include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/lowest.hpp>
 #include <kvpolicy/ops/host/replace_listed.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/host/sort_entries.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/host/unit_marks.hpp>
+#include <kvpolicy/ops/lists.hpp>
 #include <mutex>
 
 namespace KVPOLICY_NAMESPACE {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/kernels/slots.hpp>
 #include <kvpolicy/ops/host/unit_marks.hpp>
 #include <kvpolicy/ops/host/unit_owners.hpp>

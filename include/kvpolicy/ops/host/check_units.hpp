@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <kvpolicy/core/contract/check_counts.hpp>
 #include <kvpolicy/core/contract/error.hpp>
+#include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/kernels/slots.hpp>
 #include <kvpolicy/ops/host/unit_owners.hpp>
 #include <string>

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/append_rows.hpp>
-#include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/lists.hpp>
 #include <string>
 
 namespace KVPOLICY_NAMESPACE::detail {

@@ -9,7 +9,6 @@
 #include <kvpolicy/ops/host/kernels/transpose.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -1,18 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host implementations of gather_rows and permute_columns.
+// Host implementations of gather_rows and permute_columns, and how a lane's entries move when it is compacted.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <kvpolicy/core/config.hpp>
 #include <kvpolicy/ops/gather_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
-#include <kvpolicy/ops/host/lane_moves.hpp>
 #include <kvpolicy/ops/host/listed_marks.hpp>
-#include <kvpolicy/ops/host/vectors.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
+#include <kvpolicy/ops/host/simd/operations.hpp>
+#include <kvpolicy/ops/host/unit_marks.hpp>
+#include <span>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
+
+/// The moves of a lane's kept entries and of the drafts behind them: entry i comes from `source(i)`. Sources ascend.
+struct lane_moves {
+  std::span<int const> kept;
+  int committed = 0;
+  int drafts = 0;
+  std::span<int const> gaps{};  ///< the dropped entries, if they are few and were listed; empty: not listed
+
+  [[nodiscard]] int gone() const { return committed - static_cast<int>(kept.size()); }
+  [[nodiscard]] int count() const { return static_cast<int>(kept.size()) + drafts; }
+  [[nodiscard]] int source(int i) const {
+    auto const entries = static_cast<int>(kept.size());
+    return i < entries ? kept[static_cast<std::size_t>(i)] : committed + i - entries;
+  }
+  /// The first entry that moves, or count() if none does. Sources ascend, so a binary search finds it.
+  [[nodiscard]] int first_moved() const {
+    if (!gaps.empty()) return gaps.front();
+    if (gone() == 0) return count();
+    int begin = 0, end = static_cast<int>(kept.size());
+    while (begin < end) {
+      int const middle = begin + (end - begin) / 2;
+      bool const stays = kept[static_cast<std::size_t>(middle)] == middle;
+      (stays ? begin : end) = stays ? middle + 1 : middle;
+    }
+    return begin;
+  }
+  /// True if the entries from the i-th on come from consecutive places. Sources ascend, so the ends tell.
+  [[nodiscard]] bool are_consecutive(int i) const {
+    return i < count() && source(count() - 1) - source(i) == count() - 1 - i;
+  }
+};
+
+/// Compacts an array of values of any width: moves what is between two listed gaps at once.
+inline void close_gaps(std::byte* row, std::size_t width, lane_moves const& moves) {
+  int const all = moves.committed + moves.drafts;
+  for (std::size_t g = 0; g < moves.gaps.size(); ++g) {
+    int const begin = moves.gaps[g] + 1, end = g + 1 < moves.gaps.size() ? moves.gaps[g + 1] : all;
+    std::byte* const from = row + static_cast<std::size_t>(begin) * width;
+    std::size_t const bytes = static_cast<std::size_t>(end - begin) * width;
+    for (std::size_t at = 0; at < bytes; at += 64) prefetch_stream(from + at);
+    std::memmove(from - (g + 1) * width, from, bytes);
+  }
+}
+
+/// Compacts an array of values of any width, one after another unless the gaps are listed.
+inline void move_bytes(std::byte* row, std::size_t width, lane_moves const& moves) {
+  if (!moves.gaps.empty()) return close_gaps(row, width, moves);
+  for (int i = moves.first_moved(); i < moves.count(); ++i) {
+    std::memcpy(row + static_cast<std::size_t>(i) * width, row + static_cast<std::size_t>(moves.source(i)) * width,
+                width);
+  }
+}
+
+/// Compacts an array of numbers, sixteen kept entries at a time. Sixteen neighbours are copied at once. If sixteen
+/// entries span few cache lines, the stream is prefetched; otherwise each entry is, because a processor cannot predict
+/// their addresses.
+template <class Number>
+void move_numbers(std::byte* row, lane_moves const& moves) {
+  constexpr int some = 16, ahead = 32 * some;
+  constexpr std::ptrdiff_t width = sizeof(Number);
+  if (!moves.gaps.empty()) return close_gaps(row, sizeof(Number), moves);
+  int i = moves.first_moved();
+  int const scattered_end = moves.are_consecutive(i) ? i : static_cast<int>(moves.kept.size());
+  auto const move = [&](int from, int to) {
+    Number number;
+    std::memcpy(&number, row + from * width, sizeof number);
+    std::memcpy(row + to * width, &number, sizeof number);
+  };
+  int const* const entry = moves.kept.data();
+  for (; i + some <= scattered_end; i += some) {
+    int const span = entry[i + some - 1] - entry[i];
+    if (span < 5 * some) {
+      for (std::ptrdiff_t at = 0; at <= span * width; at += 64) prefetch_stream(row + entry[i] * width + at);
+    } else if (i + ahead + some <= scattered_end) {
+      for (int k = 0; k < some; ++k) __builtin_prefetch(row + entry[i + ahead + k] * width, 0, 2);
+    }
+    if (span == some - 1) {
+      Number numbers[some];
+      std::memcpy(numbers, row + entry[i] * width, sizeof numbers);
+      std::memcpy(row + i * width, numbers, sizeof numbers);
+    } else {
+      for (int k = i; k < i + some; ++k) move(entry[k], k);
+    }
+  }
+  for (; i < scattered_end; ++i) move(entry[i], i);
+  if (i < moves.count()) {
+    std::memmove(row + i * width, row + moves.source(i) * width, static_cast<std::size_t>((moves.count() - i) * width));
+  }
+}
 
 /// Copies one row of a plane from one place to another, bytewise.
 inline void move_row(plane const& rows, std::byte const* source, std::byte* target) {
@@ -74,13 +167,6 @@ inline void compact_plane(host_executor const& exec, plane const& rows, locator 
   } else {
     move([&](int ordinal) { return rows.row(this_lane.layer, where.at(this_lane, ordinal), this_lane.head); });
   }
-}
-
-/// True for the first of the lanes that share a row of this table.
-template <class T>
-bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
-  return (table.sequence != 0 || one.sequence == batch.sequence_begin) &&
-         (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
 }
 
 /// Lists the gaps of these moves if they are few. `memory` has room for all of them.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/key_sums.hpp>
 
 namespace KVPOLICY_NAMESPACE {

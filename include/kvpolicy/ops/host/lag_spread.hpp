@@ -10,7 +10,6 @@
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/kernels/spread.hpp>
 #include <kvpolicy/ops/host/lane_rows.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/lag_spread.hpp>
 
 namespace KVPOLICY_NAMESPACE {

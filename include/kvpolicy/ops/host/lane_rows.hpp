@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <kvpolicy/core/signals.hpp>
-#include <kvpolicy/ops/host/vectors.hpp>
+#include <kvpolicy/ops/host/simd/operations.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/listed_marks.hpp>
 #include <kvpolicy/ops/host/split_list.hpp>
 #include <kvpolicy/ops/mask_rows.hpp>

@@ -7,7 +7,6 @@
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/bounds.hpp>
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/page_bounds.hpp>
 #include <limits>
 

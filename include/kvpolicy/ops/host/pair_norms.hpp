@@ -4,7 +4,6 @@
 
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/pair_norms.hpp>
 
 namespace KVPOLICY_NAMESPACE {

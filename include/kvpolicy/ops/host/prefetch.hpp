@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <kvpolicy/ops/host/vectors.hpp>
+#include <kvpolicy/ops/host/simd/operations.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 

@@ -7,7 +7,6 @@
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
 #include <kvpolicy/ops/host/kernels/products.hpp>
 #include <kvpolicy/ops/host/lane_rows.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/quadratic_form.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/host/copy_entries.hpp>
-#include <kvpolicy/ops/host/gather_rows.hpp>
-#include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/host/unit_marks.hpp>
+#include <kvpolicy/ops/lists.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 

@@ -7,8 +7,9 @@
 #include <cstring>
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/host/copy_entries.hpp>
-#include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/replace_listed.hpp>
+#include <kvpolicy/ops/host/unit_marks.hpp>
+#include <kvpolicy/ops/lists.hpp>
 #include <utility>
 #include <vector>
 

@@ -53,6 +53,13 @@ inline int number_of(by_lane<int const> const& table, lane this_lane) {
   return table.data != nullptr ? *table.row(this_lane) : 0;
 }
 
+/// True for the first of the lanes that share a row of this table.
+template <class T>
+bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
+  return (table.sequence != 0 || one.sequence == batch.sequence_begin) &&
+         (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
+}
+
 /// The number of lanes that share one row of this table.
 template <class T>
 std::int64_t lanes_of_row(by_lane<T> const& table, lanes const& batch) {

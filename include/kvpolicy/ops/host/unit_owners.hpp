@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/unit_marks.hpp>
 #include <kvpolicy/ops/lists.hpp>
 #include <kvpolicy/ops/units.hpp>

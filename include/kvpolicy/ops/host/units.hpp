@@ -7,7 +7,6 @@
 #include <bit>
 #include <cstring>
 #include <kvpolicy/ops/host/check_units.hpp>  // IWYU pragma: export
-#include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/unit_owners.hpp>
 #include <kvpolicy/ops/host/units_holes.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/units.hpp>

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/listed_marks.hpp>
 #include <kvpolicy/ops/host/select.hpp>
 #include <kvpolicy/ops/host/unit_owners.hpp>
+#include <kvpolicy/ops/lists.hpp>
 #include <kvpolicy/ops/units.hpp>
 #include <span>
 

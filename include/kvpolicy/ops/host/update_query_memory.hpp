@@ -6,7 +6,7 @@
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/element_rows.hpp>
-#include <kvpolicy/ops/host/vectors.hpp>
+#include <kvpolicy/ops/host/simd/operations.hpp>
 #include <kvpolicy/ops/update_query_memory.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -7,7 +7,6 @@
 #endif
 
 #include <cstdint>
-#include <kvpolicy/ops/host/amx/row_tiles.hpp>
 #include <kvpolicy/ops/host/kernels/logits.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

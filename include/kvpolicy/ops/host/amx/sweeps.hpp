@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention mass on AMX, in two passes over bf16 keys that write no logits to memory.
+// Attention mass on AMX, in two passes over bf16 keys that write no logits to memory, and the table of AMX's kernels.
 //
 // A bf16 key of 128 dims has 256 bytes, and its logits of 32 rows have 128. To write the logits, and to read them again
 // when the sums of the softmax are known, takes longer than to multiply twice. And several blocks of rows share a pass.
@@ -179,6 +179,29 @@ struct amx_sweeps {
     }
   };
 };
+
+/// The kernels of a processor with AMX.
+template <int Rows>
+struct amx_blocks {
+  static constexpr amx_shapes shapes{};
+
+  [[gnu::target(KVPOLICY_AMX)]] static void begin() { _tile_loadconfig(&shapes); }
+  [[gnu::target(KVPOLICY_AMX)]] static void end() { _tile_release(); }
+
+  static constexpr block_products kernels = [] {
+    block_products made = avx512_bf16::logits_of_pairs[Rows];
+    made.set(product_kernel::tiles_f16, amx_products<Rows, codec::f16, 3>::all);
+    made.set(product_kernel::tiles_bf16, amx_products<Rows, codec::bf16, 1>::all);
+    made.set(product_kernel::tiles_bf16_parts, amx_products<Rows, codec::bf16, 3>::all);
+    if constexpr (Rows == most_rows) made.sweep_bf16 = amx_sweeps::run;
+    made.pack_tiles = amx_rows::pack;
+    made.begin_tiles = begin;
+    made.end_tiles = end;
+    return made;
+  }();
+};
+inline constexpr logits_kernels logits_of_amx{avx512_bf16::logits_of_pairs.few, amx_blocks<16>::kernels,
+                                              amx_blocks<most_rows>::kernels};
 
 }  // namespace KVPOLICY_NAMESPACE::detail
 

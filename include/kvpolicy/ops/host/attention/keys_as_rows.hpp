@@ -4,7 +4,7 @@
 
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/host/attention/row_block.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
+#include <kvpolicy/ops/host/kernels/element_rows.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 

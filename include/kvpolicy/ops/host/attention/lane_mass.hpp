@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/host/attention/lane_logits.hpp>
-#include <kvpolicy/ops/host/attention/row_sweeps.hpp>
 #include <kvpolicy/ops/host/attention/rows_that_see.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <limits>

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/simd/operations.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

@@ -4,7 +4,7 @@
 
 #include <kvpolicy/ops/host/kernels/logits.hpp>
 #if !defined(KVPOLICY_COMPILED_KERNELS)
-#include <kvpolicy/ops/host/amx/kernels.hpp>
+#include <kvpolicy/ops/host/amx/sweeps.hpp>
 #endif
 
 namespace KVPOLICY_NAMESPACE::detail {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/simd/operations.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

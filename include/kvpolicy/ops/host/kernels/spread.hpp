@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/simd/operations.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/simd/operations.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

@@ -244,3 +244,10 @@ KVPOLICY_OP void store_bf16(floats a, std::byte* to) {
   __m512i const nan = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
   store_halves(a, _mm512_maskz_srli_epi32(0xFFFF, _mm512_add_epi32(bits, half), 16), nan, to);
 }
+
+#if defined(KVPOLICY_PAIRS_OF_BF16)
+/// Adds the products of a pair's two numbers, which are rounded as the processor does it.
+KVPOLICY_OP floats add_product_of_pairs(floats sums, floats a, floats b) {
+  return {_mm512_dpbf16_ps(sums.raw, __builtin_bit_cast(__m512bh, a.raw), __builtin_bit_cast(__m512bh, b.raw))};
+}
+#endif
