@@ -119,7 +119,7 @@ COVER = [
     ("recorders/record_value_mass.hpp", "recorders/record_value_mass methods"),
     ("ops/*pair_norms.hpp", "device/pair_norms methods"),
     ("ops/*visit_attention.hpp", "device/visit_attention methods"),
-    ("ops/host/attention/rows_that_see.hpp", "ops/attention_mass device/visit_attention"),
+    ("ops/host/attention/lane_probabilities.hpp", "ops/attention_mass device/visit_attention"),
     ("recorders/record_mass_ring.hpp", "methods"),
     ("recorders/record_stamps.hpp", "methods"),
     ("ops/*projected_norm.hpp", "ops/projected_norm device/projected_norm"),

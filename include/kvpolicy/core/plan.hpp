@@ -88,6 +88,8 @@ class plan {
   /// Makes room for a number of each lane, for a policy that counts what stays before it picks.
   void add_kept(Executor& exec) { kept_.emplace(exec, static_cast<std::size_t>(lanes_.size())); }
   [[nodiscard]] bool counts_kept() const { return kept_.has_value(); }
+  /// That number of each lane: while a scorer runs that reads the budget, what the lane may keep, and from the pick on,
+  /// what stays of it.
   [[nodiscard]] by_lane<int> kept() { return kept_ ? by_lanes(kept_->data()) : by_lane<int>{}; }
 
   /// Memory for the sums over the turns of an `evict`.

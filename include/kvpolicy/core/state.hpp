@@ -174,8 +174,7 @@ class state {
   [[nodiscard]] std::span<recorded_column const> columns_of(state const& other, kvpolicy::lanes const& batch) {
     return list(other.columns_, batch, listed_of_other_);
   }
-  /// The columns of one recorder, from index `first` on, for the lanes of a batch; by default with a
-  /// row for each slot.
+  /// The columns of one recorder, from index `first` on, for the lanes of a batch; by default with a row for each slot.
   [[nodiscard]] recorded_columns columns_from(std::size_t first, kvpolicy::lanes const& batch = {}) const {
     return {model_, columns_.data() + first, batch.slots};
   }

@@ -26,8 +26,8 @@ template <class Score, class Pick>
 inline constexpr bool counts_before_picking = drops_part<Pick> || (std::same_as<Pick, top> && may_have_blocks<Score>);
 
 /// A rule by which the members of a block stay or go together. All of them have the same score, so what is left beside
-/// forced entries is filled by whole blocks, if its number is that of whole blocks: `count_kept` finds it for each lane
-/// before the verb picks. Without `kept` it is the rule inside.
+/// forced entries is filled by whole blocks, if its number is that of whole blocks: `entries_that_stay` finds it for
+/// each lane before the verb picks. Without `kept` it is the rule inside.
 template <class Rule>
 struct block_rule : Rule {
   int size = 1;         ///< entries of a block
@@ -126,7 +126,7 @@ KVPOLICY_HD constexpr int blocks_of_budget([[maybe_unused]] Budget const& limit,
 
 /// How many entries of a lane stay, as a function of the lane.
 template <class Rule>
-struct count_kept {
+struct entries_that_stay {
   block_rule<Rule> rule;
   score_view scores;
 
@@ -198,7 +198,7 @@ struct count_kept {
   }
 };
 template <class Rule>
-count_kept(block_rule<Rule>, score_view) -> count_kept<Rule>;
+entries_that_stay(block_rule<Rule>, score_view) -> entries_that_stay<Rule>;
 
 /// Ranks the blocks anew, if the scorer does so, and returns the scores by which they are picked.
 template <class Executor, class Score, class SignalSet, class Rule>
@@ -228,7 +228,7 @@ void pick_blocks(Executor& exec, resolved<Policy> const& of, SignalSet const& in
   int const size = of.scorer.block;
   block_rule<Rule> blocks{rule, size > 0 ? size : 1, of.scorer.fills_beside_forced, scores.lanes, {}};
   if (size == 0 && !drops_part<decltype(Rule::pick)>) return void(ops::top_k(exec, scores, blocks, keep));
-  ops::map_lanes(exec, scores.lanes, count_kept{blocks, scores}, kept);
+  ops::map_lanes(exec, scores.lanes, entries_that_stay{blocks, scores}, kept);
   blocks.kept = {kept.data, kept.sequence, kept.layer, kept.head, kept.slots};
   ops::top_k(exec, rank_blocks(exec, of.policy.score, in, blocks, scores, kept), blocks, keep);
 }

@@ -83,8 +83,8 @@ struct usual_budget {
   }
 };
 
-/// Finds the entry with the lowest score by a function of an entry, without a table of scores. False if the pick is
-/// another one.
+/// Finds the entry with the lowest score by a function of an entry, without a table of scores. False if the pick is not
+/// `lowest_one`, or the scorer has no `entry_scores`.
 template <class Executor, class Score, class SignalSet, class Rule>
 bool dropped_by_entry([[maybe_unused]] Executor& exec, [[maybe_unused]] Score const& score,
                       [[maybe_unused]] SignalSet const& in, [[maybe_unused]] Rule const& rule,
@@ -113,6 +113,9 @@ float* spare_behind_scorer(Policy const& policy, score_view const& scores, shape
 
 /// Decides, after the caller has checked everything but the data in memory. `epochs` are those of the state, which
 /// `apply` will compare.
+///
+/// The usual policy takes three steps: its `score`, `with_rule`, and the verb of its pick. All else is for budgets that
+/// allot shares, for scorers that rank candidates or read the budget, and for `lowest_one`.
 template <executor Executor, class Policy, class SignalSet>
 void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet all_signals, shape const& model,
                     plan<Executor>& into, by_lane<std::uint64_t> const& epochs = {}) {
@@ -132,14 +135,15 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet all_si
   }
   bool const by_entry = decides_by_entry<Policy, SignalSet>(scores);
   if (!of.scorer.ranks_candidates && !by_entry) policy.score.score(exec, all_signals, scores);
-  auto const count_kept = [&](auto const& pool, forced_by forced) {
-    with_rule(policy, all_signals, pool, forced, [&](auto const& rule) {
+  // What `top_k` keeps under another budget, for an allotter. The pick overwrites the keep set afterwards.
+  auto const keep_under = [&](auto const& budget, forced_by forced) {
+    with_rule(policy, all_signals, budget, forced, [&](auto const& rule) {
       if constexpr (std::same_as<std::remove_cvref_t<decltype(rule.pick)>, top>) ops::top_k(exec, scores, rule, keep);
     });
     return keep;
   };
   float* const spare = spare_behind_scorer(policy, scores, model);
-  auto const limit = allotted(exec, usual, all_signals, scores, into.shares(), spare, count_kept);
+  auto const limit = allotted(exec, usual, all_signals, scores, into.shares(), spare, keep_under);
   with_rule(policy, all_signals, limit, [&](auto const& rule) {
     if constexpr (may_rank_candidates<score_type>) {
       if (of.scorer.ranks_candidates) {
@@ -190,9 +194,8 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
 ///   scorer that has `entry_scores` leaves no scores in the plan.
 /// - throws: `invalid_argument` if the plan or the state was made for other lanes, if the policy is not sound, if a
 ///   count is out of its limits, if lanes that decide together hold different tokens, or if entries are out of order
-///   and a part of the policy reads their order. Then nothing was changed. The
-///   comparison of tokens reads each position once. If a functor of the policy throws, the exception passes through and
-///   the plan holds no decision.
+///   and a part of the policy reads their order. Then nothing was changed. The comparison of tokens reads each position
+///   once. If a functor of the policy throws, the exception passes through and the plan holds no decision.
 template <executor Executor, entry_decision Policy, class... Given>
 void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& state,
             plan<Executor>& into) {

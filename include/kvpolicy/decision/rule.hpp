@@ -146,12 +146,12 @@ struct resolved {
   bool again;           ///< it decides after every step, chunk or turn, and not once after a prompt
   bool allots;          ///< its budget gives every lane a share of its own
   bool drops_one;       ///< its pick drops the entry with the lowest score
-  bool by_threshold;    ///< its pick keeps however many entries there are
+  bool by_threshold;    ///< its pick keeps every entry whose score reaches a threshold
   bool drops_part;      ///< its pick drops a part of what is there
 
   /// True if it counts what stays of each lane before it picks: see `block_rule`.
   [[nodiscard]] bool counts_before_picking() const { return drops_part || scorer.block > 0; }
-  /// True if a plan has a number for each lane besides.
+  /// True if the plan needs one more number for each lane: see `plan::kept`.
   [[nodiscard]] bool needs_kept() const { return counts_before_picking() || scorer.reads_budget; }
   /// Its budget in entries, where a row of an entry has `bytes`.
   [[nodiscard]] auto limit(shape const& model, std::int64_t bytes) const {

@@ -103,8 +103,8 @@ consteval bool raises_epochs(verbs<Verbs...>) {
 ///
 /// - `using verbs = kvpolicy::verbs<...>` lists the verbs that it runs and that need scratch memory.
 /// - `std::vector<column> columns(cache const& in) const`: columns of `column_extent::lane_entry` that it keeps for
-/// itself.
-///   `make_state` adds them to the state if it is given the applier, and every applier moves them with the entries.
+///   itself. `make_state` adds them to the state if it is given the applier, and every applier moves them with the
+///   entries.
 /// - `static constexpr bool takes_dropped = true`: it also accepts plans that list the dropped entries (`lowest_one`).
 ///
 /// `apply` works with every type of this form, including your own.

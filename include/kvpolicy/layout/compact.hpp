@@ -16,10 +16,10 @@ namespace KVPOLICY_NAMESPACE {
 /// - places: entry i of a lane is at the lane's i-th place afterwards. The engine may free the places from the new
 ///   count on.
 /// - cost: reads and writes each kept row that changes its place once. No allocation.
-/// - refuses keys and values that overlap, unless the cache says that it is latent (`shape.value_dim`), a place outside
-/// of the pool, and a unit into which
-///   rows would move although another entry or another sequence of the call has it, too, if they are in memory that the
-///   host can check. Slots that the call leaves out are not looked at.
+/// - refuses keys and values that overlap, unless the cache is latent (`shape.value_dim`). Refuses a unit outside of
+/// the
+///   pool. Refuses to move rows into a unit that the tables of the call name for another entry or sequence, too. Slots
+///   that the call leaves out are not looked at. The last two need tables that the host can read.
 struct compact {
   static constexpr auto name = "compact";
   static constexpr auto fields() { return make_fields(); }
@@ -38,9 +38,9 @@ struct compact {
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
     if (stats != nullptr)
       ops::refuse_stale(exec, part.lanes, keep);  // before counting; on a device `apply` left this to `edit`
-    detail::count_tails(exec, keep, part, stats);
+    detail::count_freed_tails(exec, keep, part, stats);
     ops::compact_rows(exec, keep, part, state.columns(part.lanes));
-    detail::count_listed(exec, keep, part.lanes, false, stats);
+    detail::count_what_stays(exec, keep, part.lanes, false, stats);
   }
 
   friend bool operator==(compact const&, compact const&) = default;

@@ -68,7 +68,7 @@ struct compact_rerotated {
 
   template <executor Executor>
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
-    detail::count_tails(exec, keep, part, stats);
+    detail::count_freed_tails(exec, keep, part, stats);
     ops::gather_rows(exec, keep, part, state.columns(part.lanes));
     ops::set_counts(exec, part.lanes, keep);
     first_keys const first = copies(part, state);
@@ -85,7 +85,7 @@ struct compact_rerotated {
         if (*part.lanes.count.row({s, part.lanes.layer_begin, 0}) == 0) state.history().reset(slot);
       }
     }
-    detail::count_listed(exec, keep, part.lanes, false, stats);
+    detail::count_what_stays(exec, keep, part.lanes, false, stats);
   }
 
   friend bool operator==(compact_rerotated const&, compact_rerotated const&) = default;

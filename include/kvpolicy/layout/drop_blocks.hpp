@@ -55,11 +55,11 @@ struct drop_blocks {
   template <executor Executor>
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
     if (stats != nullptr) ops::refuse_stale(exec, part.lanes, keep);  // before anything is counted
-    detail::count_nothing(exec, stats);
+    detail::clear_stats(exec, stats);
     ops::drop_units(exec, keep, part,
                     list_edit<Shared>{.list = table, .shared = shared, .freed = freed, .released = released},
                     state.columns(part.lanes), stats != nullptr ? &stats->physical_freed : nullptr);
-    detail::count_listed(exec, keep, part.lanes, false, stats);
+    detail::count_what_stays(exec, keep, part.lanes, false, stats);
   }
 };
 

@@ -41,8 +41,8 @@ void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& ke
   return part;
 }
 
-/// Refuses a plan, a cache and a state that do not belong together. `ops::refuse_stale` checks
-/// whether the plan is stale.
+/// Refuses a plan, a cache and a state that do not belong together. `ops::refuse_stale` checks whether the plan is
+/// stale.
 template <executor Executor>
 void check_decided(plan<Executor> const& decided, cache const& in, state<Executor> const& state, bool takes_dropped) {
   keep_set const& keep = decided.keep();
@@ -106,19 +106,19 @@ inline void check_freed(unit_list const& to, keep_set const& keep, shape const& 
 
 /// Sets the stats to zero, unless they are null.
 template <executor Executor>
-void count_nothing(Executor& exec, apply_stats* stats) {
+void clear_stats(Executor& exec, apply_stats* stats) {
   if (stats != nullptr) ops::clear_stats(exec, stats);
 }
 /// Sets the stats to zero and counts the entries that are freed at the end of each lane, unless the stats are null.
 template <executor Executor>
-void count_tails(Executor& exec, keep_set const& keep, cache const& part, apply_stats* stats) {
+void count_freed_tails(Executor& exec, keep_set const& keep, cache const& part, apply_stats* stats) {
   if (stats == nullptr) return;
   ops::clear_stats(exec, stats);
   ops::free_tails(exec, keep, part, &stats->physical_freed);
 }
 /// Counts the kept and the attended entries, unless the stats are null.
 template <executor Executor>
-void count_listed(Executor& exec, keep_set const& keep, lanes const& batch, bool masked, apply_stats* stats) {
+void count_what_stays(Executor& exec, keep_set const& keep, lanes const& batch, bool masked, apply_stats* stats) {
   if (stats != nullptr) ops::count_kept(exec, keep, batch, masked, stats);
 }
 
@@ -135,11 +135,11 @@ void refuse_list(Executor& exec, list_edit<Shared> const& edit, keep_set const& 
 template <executor Executor, class Shared>
 void edit_list(Executor& exec, list_edit<Shared> const& edit, keep_set const& keep, cache const& part,
                state<Executor>& state, bool masked, apply_stats* stats) {
-  count_nothing(exec, stats);
+  clear_stats(exec, stats);
   ops::rewrite_list(exec, keep, part, edit, stats != nullptr && !masked ? &stats->physical_freed : nullptr);
   ops::permute_columns(exec, keep, part, state.columns(part.lanes));
   ops::set_counts(exec, part.lanes, keep);
-  count_listed(exec, keep, part.lanes, masked, stats);
+  count_what_stays(exec, keep, part.lanes, masked, stats);
 }
 
 }  // namespace detail

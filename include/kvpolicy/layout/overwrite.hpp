@@ -53,10 +53,10 @@ struct overwrite {
       if (stats != nullptr) ops::count_dropped(exec, keep, part.lanes, stats);
       return;
     }
-    detail::count_tails(exec, keep, part, stats);
+    detail::count_freed_tails(exec, keep, part, stats);
     ops::fill_holes(exec, keep, part, list, columns);
     ops::set_counts(exec, part.lanes, keep);
-    detail::count_listed(exec, keep, part.lanes, false, stats);
+    detail::count_what_stays(exec, keep, part.lanes, false, stats);
   }
 
  private:

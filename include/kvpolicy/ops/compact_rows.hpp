@@ -24,7 +24,8 @@ inline constexpr compact_rows_t compact_rows{};
 
 }  // namespace ops
 
-/// Three verbs, on a backend that runs no kernels: on those that do, see ops/cuda/compact_rows.hpp.
+/// On a backend that runs no kernels it is four verbs, so this header has the implementation for all such backends. For
+/// those that run kernels see ops/cuda/compact_rows.hpp.
 template <class Backend>
   requires(!requires { requires Backend::runs_kernels; })
 struct implementation<ops::compact_rows_t, Backend> {

@@ -34,8 +34,8 @@ using map_hooks =
 }  // namespace detail
 
 /// A rule decides which entries of a segment are kept: how many (`budget`), whether anything is dropped at all
-/// (`triggers`), and which entries are kept regardless of their scores (`forces`). The members `candidates`, `scope`
-/// and `floor` are optional; see `ops::top_k`.
+/// (`triggers`), and which entries are kept regardless of their scores (`forces`). The members `candidates`, `scope`,
+/// `floor`, `visit_forced` and `unobserved` are optional; see `ops::top_k`.
 template <class R>
 concept rule = detail::rule_hooks<R>::sound;
 

@@ -28,20 +28,22 @@ namespace ops {
 ///   Optional members are `candidates(lane_entries)`, the range of ordinals outside of which all entries are forced and
 ///   inside of which none is, so that `forces` is not called per entry; `scope()`, which segments of a sequence share
 ///   one budget and trigger together; `triggers(count, budget, lanes)`, which replaces `triggers(count, budget)` for
-///   such a group of segments and gets the sums over its lanes; and `floor(budget)`, how many entries each segment
-///   keeps, forced entries included, before the rest of a shared budget is distributed.
+///   such a group of segments and gets the sums over its lanes; `floor(budget)`, how many entries each segment
+///   keeps, forced entries included, before the rest of a shared budget is distributed; `visit_forced(of, count, f)`,
+///   which calls f for each forced ordinal; and `unobserved(lanes, lane)`, whether nothing was observed of a lane,
+///   which the report counts.
 /// - out: `keep`, strictly ascending ordinals. A segment that does not trigger keeps all its entries. Otherwise k =
-///   max(0, budget - forced) of the unforced entries are kept. If there are more forced entries than the budget allows,
-///   exactly the forced entries are kept, and the report counts the segment. Scores are not written; no special score
-///   marks an entry as forced or as no candidate.
+///   min(max(0, budget - forced), unforced) of the unforced entries are kept. If there are more forced entries than the
+///   budget allows, exactly the forced entries are kept, and the report counts the segment. Scores are not written; no
+///   special score marks an entry as forced or as no candidate.
 /// - shared budgets: the forced entries of all segments count against the sum of the budgets. If the floors together
 ///   exceed it, only entries within the floors compete.
 /// - ties: the lower ordinal wins; with a shared budget, the lower (layer, head, ordinal).
-/// - cost: O(entries) per segment, without sorting. On the host with `candidates`, a sample of the scores brackets the
-///   k-th one, one pass counts and collects what lies in the bracket, and one pass writes ordinals; otherwise there are
-///   three histogram passes and one that writes. Scratch per worker of the host: 2048 counters, and one number for each
-///   entry of a segment with `candidates` that may have 512 entries or more. Such a segment's rule is asked twice.
-///   Other keys are stored temporarily in the memory of `keep.indices`.
+/// - cost: O(entries) per segment, without sorting. On the host a sample of the scores brackets the k-th one, one pass
+///   counts and collects what lies in the bracket, and one pass writes ordinals. A short segment, and one whose worker
+///   has no memory for a row, take three histogram passes and one that writes. Scratch per worker of the host: 2048
+///   counters, and one number for each entry of a segment that may have 512 entries or more. The rule of a segment with
+///   `candidates` is asked twice. Other keys are stored temporarily in the memory of `keep.indices`.
 /// - throws: `invalid_argument` if the capacity of `keep` is less than one ordinal per entry, if lanes of one segment
 ///   hold different tokens, if a count is out of its limits, or if segments that share a budget consist of more than
 ///   one lane. On the host, an exception of a member of `rule` is passed on; then `keep` lists nothing, its

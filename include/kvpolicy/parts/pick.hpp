@@ -28,7 +28,7 @@ struct lowest_one {
 
 /// Drops a part of the entries that compete, those with the lowest scores: floor(part * n) of n. Where entries are in
 /// blocks (the stage `blocks`), it is a part of the whole blocks. The trigger says when; there is no budget. The budget
-/// `lowest_part` counts forced entries, too, and fires for all lanes of a sequence together.
+/// `lowest_part` counts forced entries, too, and with it all lanes of a sequence trigger together.
 struct lowest {
   double part = 0.5;
   static constexpr auto name = "lowest";

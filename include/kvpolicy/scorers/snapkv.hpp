@@ -20,7 +20,7 @@ namespace KVPOLICY_NAMESPACE {
 ///     S'   = pool(S) over the entries before the window
 ///
 /// The entries of the window are forced. It differs from the released code in three ways: each KV head has one keep set
-/// (the code expands the cache to query heads), all arithmetic is fp32, and the kept entries stay in ascending order.
+/// (the code expands the cache to query heads), all sums are fp32, and the kept entries stay in ascending order.
 struct snapkv {
   int window = 32;  ///< w, the number of last query rows that score; their entries are kept
   pooling pool = max_pool{7};

@@ -84,12 +84,12 @@ struct implementation<ops::compute_attention_mass_t, host> {
     constexpr int stretch = 4096;
     int const threads = all.exec.threads();
     int const bound = all.out.lanes.capacity;
-    int const of = detail::lane_mass::totals(all.how, all.rows, all.rows.heads / all.out.lanes.heads);
+    int const masses = detail::lane_mass::masses_of_a_worker(all.how, all.rows, all.rows.heads / all.out.lanes.heads);
     auto const total = [&](int i) {
-      return detail::lane_mass::total(all.exec.scratch(i % threads), bound, i / threads, of);
+      return detail::lane_mass::mass_memory(all.exec.scratch(i % threads), bound, i / threads, masses);
     };
-    for (int first = 0; first < all.lanes_per_segment; first += of * threads) {
-      int const lanes = std::min(of * threads, all.lanes_per_segment - first);
+    for (int first = 0; first < all.lanes_per_segment; first += masses * threads) {
+      int const lanes = std::min(masses * threads, all.lanes_per_segment - first);
       all.exec.for_each(
           lanes, [&](int i, int worker) { all.mass(segment, first + i, all.exec.scratch(worker)).compute(total(i)); });
       all.exec.for_each((bound + stretch - 1) / stretch, [&](int part, int) {

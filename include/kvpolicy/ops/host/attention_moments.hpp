@@ -4,21 +4,21 @@
 
 #include <algorithm>
 #include <kvpolicy/ops/attention_moments.hpp>
-#include <kvpolicy/ops/host/attention/lane_mass.hpp>
+#include <kvpolicy/ops/host/attention/lane_probabilities.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// The moments of one query head of a lane.
-class lane_moments : lane_mass {
+class lane_moments : lane_probabilities {
  public:
-  using lane_mass::lane_mass;
+  using lane_probabilities::lane_probabilities;
 
   /// Computes moments over the rows of the probabilities of each entry before the rows. Sums stand where the scores
   /// will, and those of squares where a mass would.
   void compute(entry_moments const& to) {
-    float* const squares = mass_memory();
+    float* const squares = entry_numbers();
     row_block block = first_block(most_rows);
     int const entries = count_ > 0 ? before_rows() : 0;
     if (!to.accumulate) std::fill_n(to.entropy, entries_, 0.0f);
@@ -40,7 +40,9 @@ class lane_moments : lane_mass {
 
 template <>
 struct implementation<ops::attention_moments_t, host> {
-  static std::size_t scratch(shape const& model, int bound) { return detail::lane_mass::scratch(model, bound); }
+  static std::size_t scratch(shape const& model, int bound) {
+    return detail::lane_probabilities::scratch(model, bound);
+  }
 
   static void run(host_executor& exec, keys const& from, query_view const& rows, moments_options const& how,
                   moment_rows const& to, score_view const& out) {

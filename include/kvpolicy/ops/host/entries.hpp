@@ -108,7 +108,8 @@ struct implementation<ops::refuse_stale_t, host> {
   }
 
  private:
-  /// True if each lane decides for itself, and holds as many entries as its decision saw. False: unknown.
+  /// True if each lane decides for itself, holds as many entries as its decision saw, and has not changed since. False:
+  /// unknown.
   static bool all_seen(lanes const& batch, keep_set const& keep) {
     if (keep.decides != granularity::lane || batch.in_flight != nullptr) return false;
     bool same = true;

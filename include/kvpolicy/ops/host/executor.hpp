@@ -52,7 +52,7 @@ inline bool may_use_amx() {
 
 }  // namespace detail
 
-/// The last of them that this processor supports, up to `most`.
+/// The best instruction set that this processor supports, at most `most`.
 ///
 /// A process may use AMX if Linux permits it: the first call whose `most` is `amx` asks for it, where the processor has
 /// AMX. From then on Linux refuses alternate stacks for signal handlers (`sigaltstack`) that are smaller than some 12

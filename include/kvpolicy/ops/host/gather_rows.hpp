@@ -50,7 +50,7 @@ struct lane_moves {
 };
 
 /// Compacts an array of values of any width: moves what is between two listed gaps at once.
-inline void close_gaps(std::byte* row, std::size_t width, lane_moves const& moves) {
+inline void move_between_gaps(std::byte* row, std::size_t width, lane_moves const& moves) {
   int const all = moves.committed + moves.drafts;
   for (std::size_t g = 0; g < moves.gaps.size(); ++g) {
     int const begin = moves.gaps[g] + 1, end = g + 1 < moves.gaps.size() ? moves.gaps[g + 1] : all;
@@ -63,7 +63,7 @@ inline void close_gaps(std::byte* row, std::size_t width, lane_moves const& move
 
 /// Compacts an array of values of any width, one after another unless the gaps are listed.
 inline void move_bytes(std::byte* row, std::size_t width, lane_moves const& moves) {
-  if (!moves.gaps.empty()) return close_gaps(row, width, moves);
+  if (!moves.gaps.empty()) return move_between_gaps(row, width, moves);
   for (int i = moves.first_moved(); i < moves.count(); ++i) {
     std::memcpy(row + static_cast<std::size_t>(i) * width, row + static_cast<std::size_t>(moves.source(i)) * width,
                 width);
@@ -77,7 +77,7 @@ template <class Number>
 void move_numbers(std::byte* row, lane_moves const& moves) {
   constexpr int some = 16, ahead = 32 * some;
   constexpr std::ptrdiff_t width = sizeof(Number);
-  if (!moves.gaps.empty()) return close_gaps(row, sizeof(Number), moves);
+  if (!moves.gaps.empty()) return move_between_gaps(row, sizeof(Number), moves);
   int i = moves.first_moved();
   int const scattered_end = moves.are_consecutive(i) ? i : static_cast<int>(moves.kept.size());
   auto const move = [&](int from, int to) {
@@ -147,8 +147,9 @@ void copy_rows_one_by_one(host_executor const& exec, plane const& rows, ordinal_
   if (streams) finish_streams();
 }
 
-/// Moves the rows of a lane in one plane according to its kept entries. Rows without gaps between them that all move by
-/// the same number of places are moved at once.
+/// Moves the rows of a lane in one plane according to its kept entries. In a contiguous cache whose rows are adjacent
+/// one `memmove` moves all rows, if they come from consecutive places, as under StreamingLLM. Otherwise rows are copied
+/// one by one.
 inline void compact_plane(host_executor const& exec, plane const& rows, locator const& where, lane this_lane,
                           lane_moves const& moves) {
   ordinal_range const which{moves.first_moved(), moves.count()};

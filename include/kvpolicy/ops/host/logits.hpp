@@ -82,7 +82,7 @@ class lane_products {
   void multiply(int first, int last, int size, int parts) {
     row_block block[lane_logits::storage];
     for (int b = first; b < last; ++b) fill(block[b - first], b, size, parts, b - first);
-    lane_logits::tile_registers const registers = products_.acquire(block[0]);
+    lane_logits::amx_registers const registers = products_.acquire(block[0]);
     for (int e = 0; e < entries_; e += keys_of_a_tile) {
       int const keys = products_.load_tile(e, entries_);
       for (int b = first; b < last; ++b) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/ops/host/attention/lane_mass.hpp>
+#include <kvpolicy/ops/host/attention/lane_probabilities.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/kernels/row_pools.hpp>
 #include <kvpolicy/ops/pooled_attention.hpp>
@@ -12,9 +12,9 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// The attention of a lane, row by row of a block, and the pools of it.
-class lane_pools : lane_mass {
+class lane_pools : lane_probabilities {
  public:
-  using lane_mass::lane_mass;
+  using lane_probabilities::lane_probabilities;
 
   /// Computes the mean over all rows of `group` query heads, and the highest of their pools.
   void compute(pooled_attention_options const& how, isa level, int group, float* mean, float* out) {
@@ -64,7 +64,9 @@ class lane_pools : lane_mass {
 
 template <>
 struct implementation<ops::pooled_attention_t, host> {
-  static std::size_t scratch(shape const& model, int bound) { return detail::lane_mass::scratch(model, bound); }
+  static std::size_t scratch(shape const& model, int bound) {
+    return detail::lane_probabilities::scratch(model, bound);
+  }
 
   static void run(host_executor& exec, keys const& from, query_view rows, pooled_attention_options const& how,
                   by_lane<float> const& mean, score_view const& out) {

@@ -67,7 +67,7 @@ class projected_lane {
       one.set_rows(products_.simd_level(), size);
       products_.pack(one, b / parts * width_ + b % parts * size, rows_of(b, size, parts));
     }
-    lane_logits::tile_registers const registers = products_.acquire(block[0]);
+    lane_logits::amx_registers const registers = products_.acquire(block[0]);
     for (int e = 0; e < entries_; e += keys_of_a_tile) {
       int const tile = products_.load_tile(e, entries_);
       for (int b = first; b < last; ++b) {

@@ -43,7 +43,7 @@ class lane_forms {
     float const* packed = packed_;
     for (int d = 0; d < dims_; d += block) {
       for (int k = 0; k < 2 * keys_of_a_tile; ++k) address_[k] = key_[std::min(k, count - 1)] + d;
-      logits_of_isa[level_].most.float_columns()(address_, count, dims_ - d, packed, 1, values_);
+      logits_of_isa[level_].most.interleaved()(address_, count, dims_ - d, packed, 1, values_);
       int const width = std::min(block, dims_ - d);
       for (int k = 0; k < count; ++k) {
         float const* const key = key_[k] + d;

@@ -49,7 +49,7 @@ class spared_pairs {
     row_block block = products.block_storage(0);
     block.set_rows(exec_.simd_level(), products.rows_for(count));
     products.pack(block, 0, count);
-    lane_logits::tile_registers const registers = products.acquire(block);
+    lane_logits::amx_registers const registers = products.acquire(block);
     float left[most_rows] = {};  // 1 / norm of a row that still searches; 0: it does not, and no product is similar
     std::copy_n(inverse_norm_ + first, count, left);
     auto searching = count - static_cast<int>(std::count(left, left + count, 0.0f));

@@ -25,7 +25,7 @@ class row_products {
       for (int i = 0; i < 2 * keys_of_a_tile; ++i) {
         address[i] = rows + (first + std::min(i, left + follow - 1)) * stride;
       }
-      auto const products = left <= few_rows ? kernels_.single_key_columns : kernels_.float_columns();
+      auto const products = left <= few_rows ? kernels_.interleaved_single_key : kernels_.interleaved();
       products(address, std::min(keys_of_a_tile, left), static_cast<int>(dims), weights, scale,
                out + std::ptrdiff_t{first} * most_rows);
     }

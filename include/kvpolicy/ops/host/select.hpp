@@ -157,8 +157,9 @@ struct bracket_keys {
   }
 };
 
-/// Like narrow_all, but starts with a sample. A bracket that misses shows on which side the cut is; then that side is
-/// collected. While the bracket is narrowed down, memory is idle, and prefetches `ahead`.
+/// Like narrow_all, but a sample brackets the k-th largest key first. A bracket that misses shows on which side the cut
+/// is; then that side is collected. This is selection by sampling, as Floyd and Rivest do it. While the bracket is
+/// narrowed down, little is read from memory, so `ahead` prefetches the scores of the next segment.
 inline found_cut find_cut(select_kernels const& kernels, float const* scores, int count, int k,
                           std::uint32_t* temp_storage, row_prefetcher& ahead) {
   if (count < 2 * sample_keys::size) return narrow_all(scores, count, k, temp_storage);

@@ -96,7 +96,7 @@ class lane_similarity {
     row_block block = products.block_storage(0);
     block.set_rows(exec_.simd_level(), products.rows_for(count));
     products.pack(block, 0, count);
-    lane_logits::tile_registers const registers = products.acquire(block);
+    lane_logits::amx_registers const registers = products.acquire(block);
     float inverse[most_rows];
     for (int r = 0; r < count; ++r) inverse[r] = inverse_norm_[among_[first + r]];
     for (int e = 0; e < entries_; e += keys_of_a_tile) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/ops/host/attention/lane_mass.hpp>
+#include <kvpolicy/ops/host/attention/lane_probabilities.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/visit_attention.hpp>
 
@@ -11,9 +11,9 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// The rows of a lane, one by one.
-class lane_rows_of_attention : lane_mass {
+class lane_rows_of_attention : lane_probabilities {
  public:
-  using lane_mass::lane_mass;
+  using lane_probabilities::lane_probabilities;
 
   /// Calls visit(p, row, e) for each row and each entry e that it sees: rows of an entry in their order.
   template <class Visit>
@@ -36,7 +36,9 @@ class lane_rows_of_attention : lane_mass {
 
 template <>
 struct implementation<ops::visit_attention_t, host> {
-  static std::size_t scratch(shape const& model, int bound) { return detail::lane_mass::scratch(model, bound); }
+  static std::size_t scratch(shape const& model, int bound) {
+    return detail::lane_probabilities::scratch(model, bound);
+  }
 
   template <class Visit>
   static void run(host_executor& exec, lanes const& batch, keys const& from, query_view const& rows,

@@ -37,7 +37,7 @@ struct amx_products {
   static constexpr int columns = Rows / 16;
   static constexpr std::size_t key_parts = Element == codec::f16 ? 2 : 1;
   static constexpr int bytes = 2;
-  static constexpr int dims_of_a_tile = row_tiles::dims_of_a_tile;
+  static constexpr int dims_of_a_tile = amx_layout::dims_of_a_tile;
   using part_of_keys = std::byte[keys_of_a_tile][64];  ///< of 32 dims
   using parts_of_keys = part_of_keys[key_parts];
 
@@ -74,7 +74,7 @@ struct amx_products {
   KVPOLICY_AMX_OP static void multiply(part_of_keys const& part, std::byte const* rows) {
     _tile_loadd(4, part[0], 64);
     _tile_loadd(5, part[16], 64);
-    for (int p = 0; p < RowParts && p + KeyPart < row_tiles::most_parts; ++p) {
+    for (int p = 0; p < RowParts && p + KeyPart < amx_layout::most_parts; ++p) {
       std::byte const* const tiles = rows + 1024 * columns * p;
       _tile_loadd(6, tiles, 64);
       _tile_dpbf16ps(0, 4, 6);
@@ -150,7 +150,7 @@ struct amx_products {
   /// The products of one key and sixteen rows.
   [[gnu::target(KVPOLICY_AMX), gnu::noinline]] static __m512 whole(void const* key, int dims, void const* packed,
                                                                    int column) {
-    row_tiles const layout{Rows, RowParts, Element == codec::bf16};
+    amx_layout const layout{Rows, RowParts, Element == codec::bf16};
     auto const* const packed_rows = static_cast<float const*>(packed);
     __m512 sums = _mm512_setzero_ps();
     for (int d = 0; d < dims; ++d) {
@@ -174,13 +174,13 @@ struct amx_rows {
   static constexpr int nan = 0x81;
   static constexpr int nan_or_infinite = 0x99;
 
-  [[gnu::target(KVPOLICY_AMX)]] static void pack(row_tiles const& layout, float const* row, int dims, int i,
+  [[gnu::target(KVPOLICY_AMX)]] static void pack(amx_layout const& layout, float const* row, int dims, int i,
                                                  float* to) {
     __m512i const upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
     __m512i const index = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __m512i const even = _mm512_add_epi32(index, index);
     __m512i const odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-    for (int d = 0; d < dims; d += row_tiles::dims_of_a_tile) {
+    for (int d = 0; d < dims; d += amx_layout::dims_of_a_tile) {
       int const left = dims - d;
       auto const some = left < 32 ? (__mmask32{1} << left) - 1 : ~__mmask32{0};
       __m512 const a = _mm512_maskz_loadu_ps(static_cast<__mmask16>(some), row + d);

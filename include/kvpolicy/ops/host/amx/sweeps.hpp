@@ -44,7 +44,7 @@ struct amx_sweeps {
                           (lines + keys_of_a_tile * blocks - 1) / (keys_of_a_tile * blocks),
                           lines};
     products::clear();
-    for (int tile = 0; tile < row_tiles::tiles(of.dims); ++tile) multiply(of, rows[0], tile);
+    for (int tile = 0; tile < amx_layout::tiles(of.dims); ++tile) multiply(of, rows[0], tile);
     products::store(logits[0]);
     for (int b = 0; b < blocks; ++b) {
       swept_rows const* const following = b + 1 < blocks ? rows + b + 1 : nullptr;
@@ -78,10 +78,10 @@ struct amx_sweeps {
   /// Copies the keys, 32 dims after 32 dims.
   KVPOLICY_AMX_OP static void copy_keys(swept_keys const& of) {
     auto* const to = static_cast<parts_of_keys*>(of.copy);
-    for (int d = 0; d < of.dims; d += row_tiles::dims_of_a_tile) {
+    for (int d = 0; d < of.dims; d += amx_layout::dims_of_a_tile) {
       for (int k = 0; k < keys_of_a_tile; ++k) {
         auto const* const from = static_cast<std::byte const*>(of.keys[k]) + std::ptrdiff_t{products::bytes} * d;
-        products::split(from, of.dims - d, k, to[d / row_tiles::dims_of_a_tile]);
+        products::split(from, of.dims - d, k, to[d / amx_layout::dims_of_a_tile]);
       }
     }
     __asm__ __volatile__("" ::: "memory");  // intrinsics of g++ 12 do not say that tiles read memory
@@ -106,7 +106,7 @@ struct amx_sweeps {
     [[gnu::target(KVPOLICY_AMX)]] void run(lines_prefetcher& next, swept_rows const* following, float* then) const {
       __m512 shift[] = {begin(0), begin(1)};  ///< what is subtracted from logits
       __m512 sum[] = {begin_sum(0, shift[0]), begin_sum(1, shift[1])};
-      int const tiles = row_tiles::tiles(of.dims);
+      int const tiles = amx_layout::tiles(of.dims);
       int const some = (keys_of_a_tile + tiles - 1) / tiles;
       products::clear();
       for (int tile = 0, k = 0; tile < tiles; ++tile) {
@@ -190,13 +190,13 @@ struct amx_blocks {
 
   static constexpr block_products kernels = [] {
     block_products made = avx512_bf16::logits_of_pairs[Rows];
-    made.set(product_kernel::tiles_f16, amx_products<Rows, codec::f16, 3>::all);
-    made.set(product_kernel::tiles_bf16, amx_products<Rows, codec::bf16, 1>::all);
-    made.set(product_kernel::tiles_bf16_parts, amx_products<Rows, codec::bf16, 3>::all);
+    made.set(product_kernel::amx_f16, amx_products<Rows, codec::f16, 3>::all);
+    made.set(product_kernel::amx_bf16, amx_products<Rows, codec::bf16, 1>::all);
+    made.set(product_kernel::amx_bf16_parts, amx_products<Rows, codec::bf16, 3>::all);
     if constexpr (Rows == most_rows) made.sweep_bf16 = amx_sweeps::run;
-    made.pack_tiles = amx_rows::pack;
-    made.begin_tiles = begin;
-    made.end_tiles = end;
+    made.pack_for_amx = amx_rows::pack;
+    made.begin_amx = begin;
+    made.end_amx = end;
     return made;
   }();
 };

@@ -38,10 +38,10 @@ class lane_logits {
     packed_ = arena.take<float>(storage * floats_of_a_block(dims_) + floats_of_a_tile(dims_) + d);
     tile_ = packed_ + storage * floats_of_a_block(dims_);
     row_ = tile_ + floats_of_a_tile(dims_);
-    at_ = lane_rows(from, this_lane);
+    key_addresses_ = lane_rows(from, this_lane);
     scale_ = scale_of(from.logits, dims_);
     soft_cap_ = from.logits.soft_cap;
-    by_ = choose_kernel();
+    kernel_ = choose_kernel();
   }
 
   [[nodiscard]] isa simd_level() const { return simd_level_; }
@@ -67,12 +67,12 @@ class lane_logits {
   /// Packs `count` rows, of which row i has the number which(i).
   template <class Which>
   void pack_each(row_block& block, int count, Which const& which) {
-    std::fill_n(block.packed, uses_tiles() ? row_tiles::floats(dims_, block.rows) : std::ptrdiff_t{dims_} * block.rows,
+    std::fill_n(block.packed, uses_amx() ? amx_layout::floats(dims_, block.rows) : std::ptrdiff_t{dims_} * block.rows,
                 0.0f);
     std::fill_n(block.sink, most_rows, row_block::no_sink);
     for (int i = 0; i < count; ++i) {
       read_row(which(i));
-      pack_row(by_, row_, dims_, i, block);
+      pack_row(kernel_, row_, dims_, i, block);
       if (has_sinks()) block.sink[i] = sink(which(i) / range_.count);
     }
   }
@@ -89,8 +89,8 @@ class lane_logits {
   }
   [[nodiscard]] bool has_sinks() const { return keys_->logits.sinks.data != nullptr; }
 
-  /// Makes the keys of entries [first, first + tile) the current tile, and returns how many of them are below `end`.
-  /// The addresses of the next tile are computed too, so that it can be prefetched.
+  /// Makes the keys of entries [first, first + keys_of_a_tile) the current tile, and returns how many of them are below
+  /// `end`. The addresses of the next tile are computed too, so that it can be prefetched.
   int load_tile(int first, int end) {
     int const count = std::min(keys_of_a_tile, end - first);
     int const available = std::min(2 * keys_of_a_tile, end - first);
@@ -99,7 +99,7 @@ class lane_logits {
       reused = std::min(keys_of_a_tile, available);
       std::copy_n(next_addresses_, reused, address_);
     }
-    at_.find(first + reused, first + available, address_ + reused);
+    key_addresses_.find(first + reused, first + available, address_ + reused);
     std::fill(address_ + available, address_ + 2 * keys_of_a_tile, address_[available - 1]);
     next_first_ = first + keys_of_a_tile;
     end_ = end;
@@ -118,36 +118,36 @@ class lane_logits {
     return count;
   }
 
-  /// A thread's tile registers, if the products of some blocks use them.
-  class tile_registers {
+  /// A thread's AMX registers, if the products of some blocks use them.
+  class amx_registers {
    public:
-    explicit tile_registers(block_products const* of) : of_(of) {
-      if (of_ != nullptr) of_->begin_tiles();
+    explicit amx_registers(block_products const* of) : of_(of) {
+      if (of_ != nullptr) of_->begin_amx();
     }
-    tile_registers(tile_registers const&) = delete;
-    tile_registers& operator=(tile_registers const&) = delete;
-    ~tile_registers() {
-      if (of_ != nullptr) of_->end_tiles();
+    amx_registers(amx_registers const&) = delete;
+    amx_registers& operator=(amx_registers const&) = delete;
+    ~amx_registers() {
+      if (of_ != nullptr) of_->end_amx();
     }
 
    private:
     block_products const* of_;
   };
-  [[nodiscard]] tile_registers acquire(row_block const& block) const {
-    return tile_registers(uses_tiles() ? block.products : nullptr);
+  [[nodiscard]] amx_registers acquire(row_block const& block) const {
+    return amx_registers(uses_amx() ? block.products : nullptr);
   }
 
   /// Computes the logits of the first `count` keys of the current tile and a block's rows, whose registers are
   /// acquired.
   void multiply_tile(row_block const& block, int count, float* to) const {
-    block.products->of(by_)(address_, count, dims_, block.packed, scale_, to);
+    block.products->of(kernel_)(address_, count, dims_, block.packed, scale_, to);
     if (soft_cap_ > 0) block.softmax->cap(to, count * block.rows, soft_cap_);
   }
 
   /// Computes the logits of entries [begin, end), and writes them to `to`. Entries from `end` to `last` come next, and
-  /// are prefetched; `end` is `last`, or whole tiles are before it.
+  /// are prefetched. Either `end` equals `last`, or `end - begin` is a multiple of `keys_of_a_tile`.
   void multiply_range(row_block const& block, int begin, int end, int last, float* to) {
-    tile_registers const registers = acquire(block);
+    amx_registers const registers = acquire(block);
     for (int e = begin; e < end; e += keys_of_a_tile) {
       int const count = load_tile(e, last);
       multiply_tile(block, count, to + static_cast<std::ptrdiff_t>(e - begin) * block.rows);
@@ -155,11 +155,13 @@ class lane_logits {
   }
 
   /// True if logits need not be stored, because `sweep` computes them in each of two passes.
-  [[nodiscard]] bool has_sweeps() const { return by_ == product_kernel::tiles_bf16 && !(soft_cap_ > 0) && scale_ > 0; }
+  [[nodiscard]] bool has_sweeps() const {
+    return kernel_ == product_kernel::amx_bf16 && !(soft_cap_ > 0) && scale_ > 0;
+  }
 
   /// One pass of some blocks of rows over entries [0, end): the first one if `mass` is null.
   void sweep(row_block const& of, swept_rows const* rows, int blocks, int end, float* mass) {
-    tile_registers const registers = acquire(of);
+    amx_registers const registers = acquire(of);
     for (int e = 0; e < end; e += keys_of_a_tile) {
       int const count = load_tile(e, end);
       float* const to = mass == nullptr ? nullptr : mass + e;
@@ -170,34 +172,36 @@ class lane_logits {
  private:
   /// Packed tiles of rows take more memory than rows in any other layout.
   static std::size_t floats_of_a_block(int dims) {
-    return static_cast<std::size_t>(row_tiles::floats(dims, most_rows));
+    return static_cast<std::size_t>(amx_layout::floats(dims, most_rows));
   }
   /// A tile of keys as floats, or as bf16 that are padded for a matrix unit.
   static std::size_t floats_of_a_tile(int dims) {
-    int const padded = row_tiles::tiles(dims) * row_tiles::dims_of_a_tile;
+    int const padded = amx_layout::tiles(dims) * amx_layout::dims_of_a_tile;
     return static_cast<std::size_t>(keys_of_a_tile * std::max(dims, padded / 2));
   }
   [[nodiscard]] bool are_few() const { return range_.count * range_.group <= few_rows; }
   /// True if the kernel reads keys as they are.
   [[nodiscard]] bool reads_keys() const {
-    if (by_ != product_kernel::rows_interleaved && by_ != product_kernel::rows && by_ != product_kernel::four_dims)
+    if (kernel_ != product_kernel::rows_interleaved && kernel_ != product_kernel::rows &&
+        kernel_ != product_kernel::four_dims)
       return true;
     return keys_->rows.element == codec::f32 && keys_->rows.contiguous();
   }
 
-  [[nodiscard]] bool uses_tiles() const {
-    return by_ == product_kernel::tiles_bf16 || by_ == product_kernel::tiles_bf16_parts ||
-           by_ == product_kernel::tiles_f16;
+  [[nodiscard]] bool uses_amx() const {
+    return kernel_ == product_kernel::amx_bf16 || kernel_ == product_kernel::amx_bf16_parts ||
+           kernel_ == product_kernel::amx_f16;
   }
 
-  /// AMX: tiles, for 16-bit keys and more than 4 rows. Other blocks of more than 4 rows: columns, in bf16 pairs if keys
-  /// and rows are bf16 and the processor has them. 4 rows or fewer: quads in bf16 pairs; then rows, with 16-bit keys
-  /// that are converted as they are read; then float quads, which only AVX-512 has; then rows.
+  /// With AMX, 16-bit keys and more than 4 rows use the `amx_*` kernels. Other blocks of more than 4 rows use
+  /// `rows_interleaved`, or its variant for bf16 if keys and rows are bf16 and the processor multiplies pairs of bf16.
+  /// For 4 rows or fewer the order is: `four_dims_bf16` or `four_dims_bf16_parts`, `rows_f16` or `rows_bf16`,
+  /// `four_dims`, `rows`.
   product_kernel choose_kernel() {
     bool const bf16 = simd_level_ >= isa::avx512_bf16 && keys_->rows.element == codec::bf16 && keys_->rows.contiguous();
     if (!are_few() && simd_level_ == isa::amx) {
-      if (bf16) return rows_are_bf16() ? product_kernel::tiles_bf16 : product_kernel::tiles_bf16_parts;
-      if (keys_->rows.element == codec::f16 && keys_->rows.contiguous()) return product_kernel::tiles_f16;
+      if (bf16) return rows_are_bf16() ? product_kernel::amx_bf16 : product_kernel::amx_bf16_parts;
+      if (keys_->rows.element == codec::f16 && keys_->rows.contiguous()) return product_kernel::amx_f16;
     }
     if (!are_few())
       return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product_kernel::rows_interleaved_bf16
@@ -240,8 +244,8 @@ class lane_logits {
   lane lane_{};
   row_range range_{};
   int dims_ = 0;
-  product_kernel by_ = product_kernel::rows_interleaved;
-  lane_rows at_{};
+  product_kernel kernel_ = product_kernel::rows_interleaved;
+  lane_rows key_addresses_{};
   int next_first_ = -1;  ///< the first entry of the tile after the current one
   int end_ = 0;
   float scale_ = 0;

@@ -137,7 +137,7 @@ class lane_spans {
   /// Runs the softmax of blocks on over keys [begin, end), a stretch at a time. Stretches share memory, or stand there
   /// one after another if `apart`.
   void advance(lane_logits& products, pass& of, int begin, int end, bool apart) {
-    lane_logits::tile_registers const registers = products.acquire(of.block[0]);
+    lane_logits::amx_registers const registers = products.acquire(of.block[0]);
     for (int e = begin, s = 0; e < end; e += stretch_, s += apart ? 1 : 0) {
       for (int at = e; at < std::min(end, e + stretch_); at += keys_of_a_tile) {
         int const keys = products.load_tile(at, end);

@@ -80,12 +80,12 @@ inline void pack_row(product_kernel by, float const* row, int dims, int i, row_b
     case product_kernel::rows_interleaved:
       for (int d = 0; d < dims; ++d) block.packed[std::ptrdiff_t{d} * block.rows + i] = row[d];
       return;
-    case product_kernel::tiles_f16:
-      return block.products->pack_tiles({block.rows, 3, false}, row, dims, i, block.packed);
-    case product_kernel::tiles_bf16:
-      return block.products->pack_tiles({block.rows, 1, true}, row, dims, i, block.packed);
-    case product_kernel::tiles_bf16_parts:
-      return block.products->pack_tiles({block.rows, 3, true}, row, dims, i, block.packed);
+    case product_kernel::amx_f16:
+      return block.products->pack_for_amx({block.rows, 3, false}, row, dims, i, block.packed);
+    case product_kernel::amx_bf16:
+      return block.products->pack_for_amx({block.rows, 1, true}, row, dims, i, block.packed);
+    case product_kernel::amx_bf16_parts:
+      return block.products->pack_for_amx({block.rows, 3, true}, row, dims, i, block.packed);
     case product_kernel::rows:
     case product_kernel::rows_f16:
     case product_kernel::rows_bf16:

@@ -2,8 +2,8 @@
 // Products of keys and blocks of query rows, for each instruction set.
 //
 // A block has 4, 16 or 32 rows. With 16 or 32 rows a vector holds one channel of `width` rows, and each channel of a
-// key is broadcast: no step adds across a vector. With 4 rows a vector holds several channels of one row (`rows`), or
-// four channels of each row (`quads`).
+// key is broadcast (`rows_interleaved`): no step adds across a vector. With 4 rows a vector holds several channels of
+// one row (`rows`), or four channels of each row (`four_dims`).
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 ///
 /// A number is split into `parts` bf16 numbers: each is what the parts before it leave, truncated. Three of them have
 /// the 24 bits of a float, and two those of an f16. Keys are split alike when they are read.
-struct row_tiles {
+struct amx_layout {
   static constexpr int dims_of_a_tile = 32;
   static constexpr int most_parts = 3;
 
@@ -52,9 +52,9 @@ inline constexpr int keys_of_a_tile = 24;
 enum class product_kernel {
   rows_interleaved,       ///< [dims][rows]
   rows_interleaved_bf16,  ///< bf16 keys and rows: [dims / 2][rows] pairs
-  tiles_bf16,             ///< bf16 keys and rows, with a matrix unit: `row_tiles`, which `pack_tiles` packs
-  tiles_bf16_parts,       ///< bf16 keys and float rows
-  tiles_f16,              ///< f16 keys and float rows
+  amx_bf16,               ///< bf16 keys and rows, with a matrix unit: `amx_layout`, which `pack_for_amx` packs
+  amx_bf16_parts,         ///< bf16 keys and float rows
+  amx_f16,                ///< f16 keys and float rows
   rows,                   ///< few rows: [row][dims]
   rows_f16,               ///< f16 keys; a vector's numbers divide dims
   rows_bf16,
@@ -92,19 +92,19 @@ struct block_products {
   /// out[k][r] = scale * key k . row r. A whole step of keys is read, and the keys of the next tile may be prefetched.
   using function = void (*)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
   function by[num_products];
-  /// Like `columns`, with the same sums, but for one key at a time instead of a whole step.
-  function single_key_columns;
+  /// Like `rows_interleaved`, with the same sums, but for one key at a time instead of a whole step.
+  function interleaved_single_key;
   int numbers_of_a_vector;
-  /// With a matrix unit: tiles are multiplied between `begin_tiles` and `end_tiles`, which set up and release a
+  /// With a matrix unit: tiles are multiplied between `begin_amx` and `end_amx`, which set up and release a
   /// thread's tile registers. `sweep_bf16` is one of two passes of some blocks of `most_rows` rows over a tile of keys.
-  void (*pack_tiles)(row_tiles const& layout, float const* row, int dims, int i, float* to);
-  void (*begin_tiles)();
-  void (*end_tiles)();
+  void (*pack_for_amx)(amx_layout const& layout, float const* row, int dims, int i, float* to);
+  void (*begin_amx)();
+  void (*end_amx)();
   void (*sweep_bf16)(swept_keys const& of, swept_rows const* rows, int blocks);
 
   [[nodiscard]] constexpr function of(product_kernel which) const { return by[static_cast<int>(which)]; }
   constexpr void set(product_kernel which, function is) { by[static_cast<int>(which)] = is; }
-  [[nodiscard]] function float_columns() const { return of(product_kernel::rows_interleaved); }
+  [[nodiscard]] function interleaved() const { return of(product_kernel::rows_interleaved); }
 };
 using logits_kernels = by_rows<block_products>;
 

@@ -84,8 +84,8 @@ KVPOLICY_OP bool multiply_adjacent(void const* const* keys, std::ptrdiff_t bytes
 }
 
 template <class Product, int Rows, int Step, int Part>
-inline void multiply_columns(void const* const* keys, int count, int dims, void const* packed, float scale,
-                             float* out) {
+inline void multiply_interleaved(void const* const* keys, int count, int dims, void const* packed, float scale,
+                                 float* out) {
   int const words = dims * Product::bytes / 4;
   for (int k = 0; k < count; k += Step) {
     int const num_stored = Step < count - k ? Step : count - k;
@@ -103,12 +103,12 @@ inline void multiply_columns(void const* const* keys, int count, int dims, void 
   }
 }
 
-// The sums of a step fill the registers: 24 of 32 with AVX-512, and 12 of 16 with AVX2.
+// The sums of a step fill the registers: of 32 rows 24 of 32 registers with AVX-512, and 12 of 16 with AVX2.
 constexpr int keys_of_a_step = width == 16 ? 12 : width == 8 ? 6 : 4;
 template <int Rows>
 constexpr int vectors_of_a_step = Rows == width ? 1 : 2;
 template <class Product, int Rows>
-constexpr auto columns_of = multiply_columns<Product, Rows, keys_of_a_step, vectors_of_a_step<Rows>>;
+constexpr auto interleaved_of = multiply_interleaved<Product, Rows, keys_of_a_step, vectors_of_a_step<Rows>>;
 
 /// Multiplies few rows, and keys that are converted as they are read. The sums of a step's keys, the keys and a row are
 /// in registers. Floats after the last whole vector are multiplied one by one.
@@ -194,8 +194,8 @@ constexpr block_products make_products() {
   block_products made{};
   made.numbers_of_a_vector = width;
   if constexpr (Rows > few_rows) {
-    made.set(product_kernel::rows_interleaved, columns_of<float_products, Rows>);
-    made.single_key_columns = multiply_columns<float_products, Rows, 1, Rows / width>;
+    made.set(product_kernel::rows_interleaved, interleaved_of<float_products, Rows>);
+    made.interleaved_single_key = multiply_interleaved<float_products, Rows, 1, Rows / width>;
   } else {
     made.set(product_kernel::rows, multiply_rows<codec::f32>);
     if constexpr (has_f16) made.set(product_kernel::rows_f16, multiply_rows<codec::f16>);
@@ -219,7 +219,7 @@ template <int Rows>
 constexpr block_products make_products_of_pairs() {
   block_products made = avx512::logits[Rows];  // what is not made of pairs
   if constexpr (Rows > few_rows) {
-    made.set(product_kernel::rows_interleaved_bf16, columns_of<pair_products, Rows>);
+    made.set(product_kernel::rows_interleaved_bf16, interleaved_of<pair_products, Rows>);
   } else {
     made.set(product_kernel::four_dims_bf16,
              multiply_four_dims<pair_products, 1, 12, floats>);  // enough chains to hide their latency

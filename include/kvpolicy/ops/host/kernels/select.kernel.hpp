@@ -55,7 +55,7 @@ inline void sample(float const* scores, int count, sample_keys& to) {
     words bits;
     load_raw(bits,
              scores + i / sample_keys::piece * gap / (sample_keys::size - sample_keys::piece) + i % sample_keys::piece);
-    words key = bits ^ ((0u - (bits >> 31)) | 0x80000000u);
+    words key = bits ^ ((0u - (bits >> 31)) | 0x80000000u);  // `radix_key` of each number
     key = key == 0x7FFFFFFFu ? key + 1u : key;
     key = (bits & 0x7FFFFFFFu) > 0x7F800000u ? words{} + nan_key : key;
     low = key < low ? key : low;

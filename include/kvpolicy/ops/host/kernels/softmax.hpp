@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The softmax of blocks of rows, for each instruction set.
 //
-// A block has 4, 16 or 32 interleaved rows: value (entry e, row r) is at [e * rows + r]. So softmax runs down the
-// columns, and no step adds across a vector until the last one. A vector has some rows of one entry, or, where a block
+// This is an online softmax: `advance` processes one stretch of entries, and `finalize` gives each stretch the factor
+// for the final maximum and sum. A block has 4, 16 or 32 interleaved rows: value (entry e, row r) is at [e * rows + r].
+// So no step adds across a vector until the last one. A vector has some rows of one entry, or, where a block
 // has few rows, a few entries.
 #pragma once
 
@@ -20,15 +21,14 @@ inline constexpr int few_rows = 4;
 inline constexpr int most_rows = 32;
 
 /// Values of a block over a stretch of entries: logits, which `advance` or `apply_lse` turns into unnormalised
-/// probabilities. Row r sees entry first + e if first + e < seen[r]. `scale[r]` is the row's maximum after `advance`,
-/// and after `finalize` the factor that normalises the values. Rows that only fill up the block see nothing. Where a
-/// vector has several entries, functions overwrite what follows the last one, up to a whole vector.
+/// probabilities. Row r sees entry first + e if first + e < visible[r]. Rows that only fill up the block see nothing.
+/// Where a vector has several entries, functions overwrite what follows the last one, up to a whole vector.
 struct block_view {
   float* values;
-  int first;
-  int count;
-  int const* visible;
-  float* scale;
+  int first;           ///< the ordinal of the first entry
+  int count;           ///< how many entries the stretch has
+  int const* visible;  ///< for each row, how many entries it sees
+  float* scale;        ///< for each row, its maximum after `advance`, and after `finalize` the factor of its values
 };
 
 /// A family's kernels for blocks of each number of rows.

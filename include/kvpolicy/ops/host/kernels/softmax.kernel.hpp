@@ -8,7 +8,7 @@ constexpr int vectors_per_entry = Rows < width ? 1 : Rows / width;
 template <int Rows>
 constexpr int entries_per_vector = Rows < width ? width / Rows : 1;
 
-/// Numbers of a column's rows, for each entry of a vector.
+/// The numbers of one vector of rows, for each entry of the vector. A `column` is such a vector of a block's rows.
 template <int Rows>
 KVPOLICY_OP floats load_rows(float const* rows, int column) {
   if constexpr (entries_per_vector<Rows> > 1) return splat_four(rows);
