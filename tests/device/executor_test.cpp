@@ -92,6 +92,7 @@ TEST_SUITE("device/executor") {
     };
     CHECK(refused({}).empty());
     CHECK(refused({.entries_of_a_block = 0}) == "set_launch_config: entries_of_a_block = 0, but there is at least one");
+    CHECK(refused({.overlapped_launches = 2}) == "set_launch_config: overlapped_launches = 2, but it is 0 or 1");
     CHECK(refused({.entries_of_a_selection = 0}) ==
           "set_launch_config: entries_of_a_selection = 0, but there is at least one");
     CHECK(refused({.shared_bytes = 1024}) == "set_launch_config: shared_bytes = 1024, but a block has 49152 to 101376");

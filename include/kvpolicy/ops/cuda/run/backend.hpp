@@ -96,6 +96,7 @@ struct launch_config {
   int processors = 132;                     ///< multiprocessors (SMs) of the device
   int blocks_of_a_processor = 8;            ///< blocks to launch for each multiprocessor where blocks share lanes
   int entries_of_a_selection = 0x7FFFFFFF;  ///< entries whose ordinals one selection lists
+  int overlapped_launches = 1;              ///< 0: no kernel begins before the one before it has ended
   static constexpr auto name = "launch_numbers";
   static constexpr auto fields() {
     return make_fields(field{"entries_of_a_block", &launch_config::entries_of_a_block},
@@ -103,7 +104,8 @@ struct launch_config {
                        field{"collected_keys", &launch_config::collected_keys},
                        field{"processors", &launch_config::processors},
                        field{"blocks_of_a_processor", &launch_config::blocks_of_a_processor},
-                       field{"entries_of_a_selection", &launch_config::entries_of_a_selection});
+                       field{"entries_of_a_selection", &launch_config::entries_of_a_selection},
+                       field{"overlapped_launches", &launch_config::overlapped_launches});
   }
   friend bool operator==(launch_config const&, launch_config const&) = default;
 };

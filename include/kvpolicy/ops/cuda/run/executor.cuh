@@ -219,9 +219,10 @@ class cuda_executor : public serves_one_thread {
   void launch(launch_shape<Threads> const& shape, Kernel const& kernel) {
     static_assert(sizeof(Kernel) <= 4096, "kvpolicy: a kernel's arguments have 4 KiB");
     if (shape.blocks <= 0) return;
-    int const largest = detail::compiled_for_clusters<__CUDA_ARCH_LIST__>(capability_) ? clusters_ : 1;
-    detail::check_launch(shape, {largest, static_cast<std::size_t>(most_shared_)});
-    detail::launch_on(stream_, shape, kernel, &detail::run_kernel<Kernel, Threads, __CUDA_ARCH_LIST__>, most_shared_);
+    bool const hopper = detail::compiled_for_hopper<__CUDA_ARCH_LIST__>(capability_);
+    detail::check_launch(shape, {hopper ? clusters_ : 1, static_cast<std::size_t>(most_shared_)});
+    bool const overlaps = hopper && config_.overlapped_launches != 0;
+    detail::launch_on<__CUDA_ARCH_LIST__>({stream_, device_, most_shared_, overlaps}, shape, kernel);
   }
 
   /// Selects by cub::DeviceSelect, in two launches; see `kernel_executor`. `count` is below 2^31.

@@ -17,6 +17,8 @@ inline void check_launch_config(char const* call, launch_config const& numbers, 
         std::pair{"entries_of_a_selection", numbers.entries_of_a_selection}}) {
     expects(count >= 1, call, name, count, "there is at least one");
   }
+  expects(numbers.overlapped_launches == 0 || numbers.overlapped_launches == 1, call, "overlapped_launches",
+          numbers.overlapped_launches, "it is 0 or 1");
   expects(numbers.shared_bytes >= 48 * 1024 && numbers.shared_bytes <= most_shared, call, "shared_bytes",
           numbers.shared_bytes, [&] { return "a block has 49152 to " + std::to_string(most_shared); });
 }

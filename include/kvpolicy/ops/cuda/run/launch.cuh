@@ -4,7 +4,9 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <kvpolicy/ops/cuda/run/block.cuh>
 #include <stdexcept>
 #include <string>
@@ -35,15 +37,17 @@ inline void cuda_call(char const* call, cudaError_t code) {
   return value;
 }
 
-/// Lets a kernel have the device's most shared memory, since executors of other threads launch the same kernel.
+/// Lets a kernel have the most shared memory of the current device, since executors of other threads launch the same
+/// kernel.
 inline void allow_shared(void const* code, int most_shared) {
   cuda_call("cudaFuncSetAttribute",
             cudaFuncSetAttribute(code, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared));
 }
 
-/// True if kernels that are compiled for these architectures (800 for 8.0) have clusters on a device.
+/// True if kernels that are compiled for these architectures (800 for 8.0) run on a device as those of 9.0 or later do,
+/// which have clusters and programmatic launches.
 template <int... Architectures>
-[[nodiscard]] constexpr bool compiled_for_clusters(int capability) {
+[[nodiscard]] constexpr bool compiled_for_hopper(int capability) {
   return ((Architectures >= 900 && Architectures <= 10 * capability) || ...);
 }
 
@@ -58,7 +62,7 @@ struct empty_kernel {
 template <int... Architectures>
 [[nodiscard]] int largest_cluster(int capability, int most_shared) {
   constexpr int portable = 8;
-  if (!compiled_for_clusters<Architectures...>(capability)) return 1;
+  if (!compiled_for_hopper<Architectures...>(capability)) return 1;
   auto* const code = reinterpret_cast<void const*>(&run_kernel<empty_kernel, static_threads<512>, Architectures...>);
   cudaFuncAttributes about{};
   cuda_call("cudaFuncGetAttributes", cudaFuncGetAttributes(&about, code));
@@ -75,31 +79,49 @@ template <int... Architectures>
   return blocks;
 }
 
-/// Launches a kernel on a stream: in clusters if the grid has them. `run` is the kernel's code.
-template <class Threads, class Kernel>
-void launch_on(cudaStream_t stream, launch_shape<Threads> const& shape, Kernel const& kernel, void (*run)(Kernel),
-               int most_shared) {
+/// Where kernels are launched.
+struct launch_target {
+  cudaStream_t stream;
+  int device;
+  int most_shared;  ///< the most bytes of shared memory that a block can have
+  bool overlaps;    ///< a kernel may begin before the one before it has ended; see `run_kernel`
+};
+
+/// Launches a kernel: in clusters if the grid has them.
+template <int... Architectures, class Threads, class Kernel>
+void launch_on(launch_target const& on, launch_shape<Threads> const& shape, Kernel const& kernel) {
   constexpr std::size_t without_opt_in = 48 * 1024;
-  auto* const code = reinterpret_cast<void const*>(run);
-  if (shape.shared > without_opt_in) allow_shared(code, most_shared);
-  void* arguments[] = {const_cast<Kernel*>(&kernel)};
-  dim3 const blocks(static_cast<unsigned>(shape.blocks));
-  dim3 const threads(static_cast<unsigned>(int{shape.threads}));
-  if (shape.cluster == 1) {
-    return cuda_call("cudaLaunchKernel", cudaLaunchKernel(code, blocks, threads, arguments, shape.shared, stream));
+  // A bit for each of the first 64 devices on which this kernel may have the most shared memory: to ask at every launch
+  // would cost some hundred nanoseconds.
+  static std::atomic<std::uint64_t> allowed{0};
+  auto* const code = reinterpret_cast<void const*>(&run_kernel<Kernel, Threads, Architectures...>);
+  if (shape.shared > without_opt_in) {
+    std::uint64_t const bit = on.device < 64 ? std::uint64_t{1} << on.device : 0;
+    if ((allowed.load(std::memory_order_relaxed) & bit) == 0) {
+      allow_shared(code, on.most_shared);
+      allowed.fetch_or(bit, std::memory_order_relaxed);
+    }
   }
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(shape.cluster);
-  cluster.val.clusterDim.y = 1;
-  cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2]{};
   cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = threads;
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(int{shape.threads}));
   config.dynamicSmemBytes = shape.shared;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.stream = on.stream;
+  config.attrs = attributes;
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = static_cast<unsigned>(shape.cluster);
+    cluster.val.clusterDim.y = 1;
+    cluster.val.clusterDim.z = 1;
+  }
+  if (on.overlaps) {
+    cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
+  void* arguments[] = {const_cast<Kernel*>(&kernel)};
   cuda_call("cudaLaunchKernelExC", cudaLaunchKernelExC(&config, code, arguments));
 }
 
