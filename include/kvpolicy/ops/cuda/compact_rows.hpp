@@ -15,6 +15,9 @@ inline constexpr int most_checked_lanes = 1024;
 
 /// Refuses a stale plan, moves the kept rows, and sets the counts. Every block checks all lanes, whose counts do not
 /// change before the last block sets them; so all blocks find the same.
+///
+/// The check of all lanes takes as long as several loads one after another. So a block first loads the rows of its
+/// first tile, if its own lane is as the plan saw it, and checks before it writes.
 struct compact_kernel {
   permute_kernel<kept_lanes> permute;
   row_owners counts;  ///< rows of the table of counts
@@ -24,8 +27,12 @@ struct compact_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     counting_storage const shared(block);
-    bool const refused = block.reduce(shared.collective, finds_fault(block) ? 1 : 0, max_op{}) != 0;
-    if (!refused) permute(block);
+    checking_barrier barrier{*this, shared.collective};
+    int const mine = block.index() / permute.slices;
+    if (stale_check{permute.lanes, permute.moves.keep}.fits(mine)) {
+      permute.run(block, mine, block.index() % permute.slices, barrier);
+    }
+    bool const refused = !barrier.permits(block);
     if (!last_block(block, ticket, shared.last) || refused) return;
     set_count const set{permute.lanes, counts, permute.moves.keep};
     for (int i = block.thread(); i < counts.count(); i += block.threads()) set(block, i);
@@ -35,6 +42,27 @@ struct compact_kernel {
   }
 
  private:
+  /// A barrier whose first call checks all lanes.
+  struct checking_barrier {
+    compact_kernel const& kernel;
+    collective_storage* storage;
+    bool checked = false;
+    bool passed = false;
+
+    template <class Block>
+    [[nodiscard]] KVPOLICY_HD bool operator()(Block& block) {
+      static_cast<void>(permits(block));
+      block.sync();
+      return passed;
+    }
+    template <class Block>
+    [[nodiscard]] KVPOLICY_HD bool permits(Block& block) {
+      if (!checked) passed = block.reduce(storage, kernel.finds_fault(block) ? 1 : 0, max_op{}) == 0;
+      checked = true;
+      return passed;
+    }
+  };
+
   template <class Block>
   [[nodiscard]] KVPOLICY_HD bool finds_fault(Block& block) const {
     bool found = faults.raised();

@@ -63,7 +63,8 @@ struct close_gap_kernel {
     int const of_a_lane = permute.slices + 1;
     int const i = block.index() / of_a_lane;
     int const slice = block.index() % of_a_lane - 1;
-    if (slice >= 0) return permute.run(block, i, slice);
+    plain_barrier barrier;
+    if (slice >= 0) return permute.run(block, i, slice, barrier);
     gap_moves const now = permute.moves.of(i);
     lane const one = permute.lanes.at(i);
     if (now.none() || !leads_row(list.shares, permute.lanes, one)) return;

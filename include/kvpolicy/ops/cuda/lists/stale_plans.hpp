@@ -17,6 +17,12 @@ struct stale_check {
   KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     static_cast<void>(passes(block, faults, i));
   }
+  /// True if lane i is as the plan saw it.
+  [[nodiscard]] KVPOLICY_HD bool fits(int i) const {
+    lane const one = lanes.at(i);
+    int const seen = keep.entry_count[segment_of(lanes, keep.decides, i)];
+    return counts_fit(lanes, one) && seen == lanes.committed(one) && keep.is_fresh(one);
+  }
   /// False if it records a fault for lane i.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD bool passes(Block& block, device_error faults, std::int64_t i) const {

@@ -153,20 +153,25 @@ struct permute_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    run(block, block.index() / slices, block.index() % slices);
+    plain_barrier barrier;
+    run(block, block.index() / slices, block.index() % slices, barrier);
   }
-  template <class Block>
-  KVPOLICY_HD void run(Block& block, int i, int slice) const {
+  /// Moves slice `slice` of lane i. Before the first call of `barrier` nothing is written.
+  template <class Block, class Barrier>
+  KVPOLICY_HD void run(Block& block, int i, int slice, Barrier& barrier) const {
     auto const now = moves.of(i);
     if (now.none()) return;
     lane const one = lanes.at(i);
     int const begin = first_moved(block, now);
-    if (slice == 0 && block.thread() == 0) lower_known(block, known, one, begin);
+    bool const first_slice = slice == 0;
     int item = 0;
     while (slice >= what.of[item].slices) slice -= what.of[item++].slices;
     moved_rows const& mine = what.of[item];
-    if (!mine.led_by(lanes, one)) return;
-    run_by_width(block, mine.width, tile_mover<decltype(now)>{mine, where, one, now, begin, slice});
+    if (mine.led_by(lanes, one)) {
+      run_by_width(block, mine.width,
+                   tile_mover<decltype(now), Barrier&>{mine, where, one, now, begin, slice, barrier});
+    }
+    if (barrier.permits(block) && first_slice && block.thread() == 0) lower_known(block, known, one, begin);
   }
 };
 

@@ -68,6 +68,20 @@ struct thread_grid {
   }
 };
 
+/// What stands between the loads and the stores of a tile: a barrier, which says whether the block may write.
+struct plain_barrier {
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD bool operator()(Block& block) const {
+    block.sync();
+    return true;
+  }
+  /// The same answer without a barrier, if one was given before.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD bool permits(Block&) const {
+    return true;
+  }
+};
+
 /// Moves columns of entries [begin, moves.count()) of a lane, in place. A thread has up to `at_once` pieces of rows in
 /// registers at a time.
 ///
@@ -75,7 +89,7 @@ struct thread_grid {
 /// writes rows i to j - 1 after it. Later tiles read rows from source(j) >= j on, which these writes do not touch, and
 /// earlier tiles have read their sources before an earlier barrier. Blocks do not interfere, since they have different
 /// columns or planes.
-template <class Moves>
+template <class Moves, class Barrier = plain_barrier>
 struct tile_mover {
   static constexpr int at_once = 8;
   moved_rows const& what;
@@ -84,6 +98,7 @@ struct tile_mover {
   Moves const& moves;
   int begin;
   int slice;
+  Barrier barrier{};
 
   /// Of wide rows a thread has four pieces of a row, so that it looks for the row's place once for all of them.
   template <int Width, class Block>
@@ -103,15 +118,16 @@ struct tile_mover {
       bool const moves_some = mine.row < mine.tall && mine.column < mine.wide && c + mine.column < mine.end;
       int const end = moves_some ? moves.count() : 0;
       for (int i = begin; i < moves.count(); i += mine.tall * Rows) {
-        move_tile<Width, Rows, Columns>(block, mine, i + mine.row, end, c + mine.column);
+        if (!move_tile<Width, Rows, Columns>(block, mine, i + mine.row, end, c + mine.column)) return;
       }
     }
   }
 
   /// In place of entries from `end` on, and of columns from the grid's end on, the last ones are loaded: loads under a
-  /// condition would wait for one another.
+  /// condition would wait for one another. False if nothing may be written.
   template <int Width, int Rows, int Columns, class Block>
-  KVPOLICY_HD void move_tile(Block& block, thread_grid const& mine, int first, int end, int column) const {
+  [[nodiscard]] KVPOLICY_HD bool move_tile(Block& block, thread_grid const& mine, int first, int end,
+                                           int column) const {
     using bytes = byte_vector<Width>;
     bytes staged[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(Columns)];
     std::int64_t offset[static_cast<std::size_t>(Columns)];
@@ -125,7 +141,7 @@ struct tile_mover {
         for (int k = 0; k < Columns; ++k) staged[r][k] = *reinterpret_cast<bytes const*>(from[r] + offset[k]);
       }
     }
-    block.sync();
+    if (!barrier(block)) return false;
     for (int r = 0; r < Rows; ++r) {
       int const e = first + r * mine.tall;
       if (e >= end) continue;
@@ -134,6 +150,7 @@ struct tile_mover {
         if (column + k * mine.wide < mine.end) *reinterpret_cast<bytes*>(to + offset[k]) = staged[r][k];
       }
     }
+    return true;
   }
 };
 
