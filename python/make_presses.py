@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from ._press import AdaKVPress, ChunkKVPress, CriticalAdaKVPress, CriticalKVPress, CURPress, DMSPress, DuoAttentionPress, ExpectedAttentionPress, KVzapPress, LagKVPress, Press, QFilterPress, SimLayerKVPress
 from ._press import missing as __getattr__
+from ._prompt_presses import CompactorPress, ExpectedAttentionStatsPress, FastKVzipPress, FinchPress, KVComposePress, KVzipPress
 '''
 
 
@@ -49,9 +50,9 @@ def module_of(text):
             if text_of:
                 quoted = f'f"{text_of}"'.replace("{", "{self.") if "{" in text_of else f'"{text_of}"'
                 made += "\n" * (method == "shares") + f"    def {method}(self) -> str:\n        return {quoted}\n"
-    listed = ", ".join(f'"{name}": {name}' for name in sorted((*names, "CURPress", "ExpectedAttentionPress", "KVzapPress", "LagKVPress")))
+    listed = ", ".join(f'"{name}": {name}' for name in sorted((*names, "CompactorPress", "CURPress", "ExpectedAttentionPress", "KVzapPress", "LagKVPress")))
     made += f"\n\nPRESSES: dict[str, type[Press]] = {{{listed}}}\n"
-    made += "__all__ = " + str(["PRESSES", "AdaKVPress", "ChunkKVPress", "CriticalAdaKVPress", "CriticalKVPress", "CURPress", "DMSPress", "DuoAttentionPress", "ExpectedAttentionPress", "KVzapPress", "LagKVPress", "Press", "QFilterPress", "SimLayerKVPress", *names]).replace("'", '"') + "\n"
+    made += "__all__ = " + str(["PRESSES", "AdaKVPress", "ChunkKVPress", "CompactorPress", "CriticalAdaKVPress", "CriticalKVPress", "CURPress", "DMSPress", "DuoAttentionPress", "ExpectedAttentionPress", "ExpectedAttentionStatsPress", "FastKVzipPress", "FinchPress", "KVComposePress", "KVzapPress", "KVzipPress", "LagKVPress", "Press", "QFilterPress", "SimLayerKVPress", *names]).replace("'", '"') + "\n"
     return made
 
 

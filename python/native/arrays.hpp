@@ -79,10 +79,26 @@ inline rows rows_of(char const* call, std::string const& name, array const& of) 
 /// - throws: `invalid_argument` for another element type.
 inline numbers numbers_of(char const* call, std::string const& name, array const& of) {
   kv::expects(codec_of(call, name, of) == kv::codec::f32, call, name + ".dtype", "16 bits", name + " are float32");
-  numbers made{.data = static_cast<float const*>(of.data()), .device = device_of(of)};
+  numbers made{.data = static_cast<float const*>(of.data()), .size = {}, .stride = {}, .device = device_of(of)};
   for (std::size_t axis = 0; axis < of.ndim(); ++axis) {
     made.size.push_back(static_cast<std::int64_t>(of.shape(axis)));
     made.stride.push_back(of.stride(axis));
+  }
+  return made;
+}
+
+/// Describes numbers of any of the element types of rows.
+///
+/// - throws: `invalid_argument` for another element type.
+inline tensor tensor_of(char const* call, std::string const& name, array const& of) {
+  tensor made{.data = static_cast<std::byte const*>(of.data()),
+              .element = codec_of(call, name, of),
+              .size = {},
+              .stride = {},
+              .device = device_of(of)};
+  for (std::size_t axis = 0; axis < of.ndim(); ++axis) {
+    made.size.push_back(static_cast<std::int64_t>(of.shape(axis)));
+    made.stride.push_back(of.stride(axis) * kv::bytes_of(made.element));
   }
   return made;
 }

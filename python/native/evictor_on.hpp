@@ -40,10 +40,15 @@ class evictor_on final : public evictor {
     newest_ = next_;
     held_.assign(index(sequences_) * index(lanes_of_sequence()), 0);
     tables_.emplace(exec_, held_.size(), from.capacity);
-    kv::detail::refuse_needs_beyond("Evictor", policy_,
-                                    {"keys", "values", "queries", "turn_queries", "log_beta", "birth_score", "external",
-                                     "value_norms", "query_model"},
-                                    "arrays do");
+    kv::detail::refuse_needs_beyond(
+        "Evictor", policy_,
+        {"keys", "values", "queries", "turn_queries", "log_beta", "birth_score", "external", "value_norms",
+         "query_model", "pre_rope_keys", "external_queries", "output_projection"},
+        "arrays do");
+    for (std::string const& need : policy_.needs()) {
+      kv::expects(need != "query_model", "Evictor", "policy", policy_.score.name_inside(),
+                  "it reads the radii of a query_model, and arrays have its mean and its covariance alone");
+    }
     state_.emplace(kv::make_state(exec_, policy_, cache_of(*tables_)));
   }
 
@@ -129,6 +134,13 @@ class evictor_on final : public evictor {
       static_cast<kv::query_view&>(turn) =
           rows_of_layers("decide", "turn_queries", given.turn, rows_of_turn, signals.memory, true);
       signals.all.add(turn);
+    }
+    kv::queries prompt;
+    std::optional<bytes> rows_of_prompt;
+    if (!given.queries.empty()) {
+      static_cast<kv::query_view&>(prompt) =
+          rows_of_layers("decide", "queries", given.queries, rows_of_prompt, signals.memory, true);
+      signals.all.add(prompt);
     }
     if constexpr (on_host) kv::refuse_missed_rows("decide", policy_, signals.all, *state_, false);
     if (!plan_) plan_.emplace(kv::make_plan(exec_, policy_, of_real_rows(in, given), kv::compact{}));
@@ -292,9 +304,18 @@ class evictor_on final : public evictor {
     if (given.moments) check_device(call, "query_mean", given.moments->mean.device);
     if (given.moments && given.moments->square) check_device(call, "query_square", given.moments->square->device);
     for (auto const& [name, layers] :
-         {std::pair{"keys", &given.keys}, std::pair{"values", &given.values}, std::pair{"turn_queries", &given.turn}}) {
+         {std::pair{"keys", &given.keys}, std::pair{"values", &given.values}, std::pair{"turn_queries", &given.turn},
+          std::pair{"queries", &given.queries}, std::pair{"pre_rope_keys", &given.pre_rope_keys}}) {
       for (rows const& one : *layers) check_device(call, name, one.device);
     }
+    if (given.projection) check_device(call, "output_projection", given.projection->device);
+    if (given.external) check_devices(call, *given.external);
+  }
+  void check_devices(char const* call, external_rows const& given) const {
+    check_device(call, "external_queries", given.queries.device);
+    if (given.keys) check_device(call, "external_keys", given.keys->device);
+    if (given.hidden_norms) check_device(call, "external_hidden_norms", given.hidden_norms->device);
+    if (given.log_sum_exps) check_device(call, "external_log_sum_exps", given.log_sum_exps->device);
   }
 
   /// The batch as a cache. A byte stands for each row, since the caller moves the rows themselves.

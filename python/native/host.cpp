@@ -38,7 +38,8 @@ policy_facts facts_of(std::string const& spec) {
     if (each.about.extent == kv::column_extent::window_row)
       made.window_rows = std::max(made.window_rows, each.about.units);
     if (each.about.extent == kv::column_extent::session) made.session = true;
-    if (each.about.name == std::string("attention_mass")) made.every_row = true;
+    for (char const* const of_all_rows : {"attention_mass", "stamps.last"})
+      if (each.about.name == std::string(of_all_rows)) made.every_row = true;
   }
   if (std::size_t const tail = made.text.find("tail="); made.session && tail != std::string::npos) {
     made.turn_rows = std::atoi(made.text.c_str() + tail + std::string_view("tail=").size());

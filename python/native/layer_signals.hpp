@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rows.hpp"
@@ -27,6 +28,15 @@ struct query_moments {
   std::vector<double> frequencies;  ///< of the pairs of channels that turn, i and i + half: radians per position
 };
 
+/// The query rows of tokens that the cache does not hold, which a model has read after it.
+struct external_rows {
+  tensor queries;                            ///< [layer, sequence, query head, row, channel]
+  std::optional<tensor> keys{};              ///< of the same tokens, [layer, sequence, KV head, row, channel]
+  std::vector<std::pair<int, int>> spans{};  ///< the entries [begin, end) that each row is about; empty: all
+  std::optional<numbers> hidden_norms{};     ///< [layer, sequence, row]
+  std::optional<numbers> log_sum_exps{};     ///< of the logits of each row, [layer, sequence, query head, row]
+};
+
 /// What a caller gives to a call: one array [sequence, KV head, row, channel] for each layer.
 struct given_rows {
   std::vector<rows> keys;
@@ -35,6 +45,10 @@ struct given_rows {
   std::vector<rows> turn{};              ///< the query rows of a turn
   std::optional<numbers> value_norms{};  ///< of the values after the output projection, as `scores`
   std::optional<query_moments> moments{};
+  std::vector<rows> queries{};        ///< the query rows of a prompt
+  std::vector<rows> pre_rope_keys{};  ///< the keys before RoPE
+  std::optional<external_rows> external{};
+  std::optional<tensor> projection{};   ///< W_o, [layer, channel of the output, query head, channel of a value]
   std::optional<block_lists> blocks{};  ///< then keys and values are those of a pool: [block, token, KV head, channel]
 };
 
@@ -88,6 +102,12 @@ class layer_signals {
       all.add(norms_);
     }
     if (given.moments) add_moments(*given.moments);
+    add("pre_rope_keys", given.pre_rope_keys, model.sizes.head_dim, [&](kv::row_view const& view) {
+      before_rope_ = {view};
+      all.add(before_rope_);
+    });
+    if (given.external) add_external(*given.external);
+    if (given.projection) add_projection(*given.projection);
   }
   layer_signals(layer_signals const&) = delete;
   layer_signals& operator=(layer_signals const&) = delete;
@@ -160,6 +180,77 @@ class layer_signals {
     all.add(model_of_queries_);
   }
 
+  void expect_sizes(std::string const& name, std::vector<std::int64_t> const& found,
+                    std::vector<std::int64_t> const& wanted, bool contiguous) const {
+    kv::expects(
+        found == wanted && contiguous, call_, name + ".shape",
+        [&] { return numbers{.size = found, .stride = {}}.shape(); },
+        [&] { return "it is " + numbers{.size = wanted, .stride = {}}.shape() + ", and the last axis is contiguous"; });
+  }
+
+  /// Rows [layer, sequence, head, row, channel] of tokens that are no entries.
+  kv::query_view of_no_entries(std::string const& name, tensor const& from, int heads, std::int64_t count) const {
+    expect_sizes(name, from.size, {layers_, sequences_, heads, count, model_.sizes.head_dim},
+                 !from.stride.empty() && from.stride.back() == kv::bytes_of(from.element));
+    kv::query_view made{};
+    made.base = from.data;
+    made.element = from.element;
+    made.dims = model_.sizes.head_dim;
+    made.layer = from.stride[0];
+    made.sequence = from.stride[1];
+    made.head = from.stride[2];
+    made.row = from.stride[3];
+    made.heads = heads;
+    made.rows = static_cast<int>(count);
+    return made;
+  }
+
+  void add_external(external_rows const& from) {
+    kv::shape const& sizes = model_.sizes;
+    std::int64_t const count = from.queries.size.size() == 5 ? from.queries.size[3] : 0;
+    static_cast<kv::query_view&>(external_) = of_no_entries("external_queries", from.queries, sizes.query_heads, count);
+    if (from.keys) external_.spans.keys = of_no_entries("external_keys", *from.keys, sizes.kv_heads, count);
+    if (!from.spans.empty()) {
+      kv::expects(std::ssize(from.spans) == count, call_, "external_spans", from.spans.size(),
+                  [&] { return "there are " + std::to_string(count) + " rows"; });
+      std::vector<int> begin, end;
+      for (auto const& [first, last] : from.spans) {
+        begin.push_back(first);
+        end.push_back(last);
+      }
+      external_.spans.begin = {memory.put(begin), 0, 0, 0};
+      external_.spans.end = {memory.put(end), 0, 0, 0};
+    }
+    if (from.hidden_norms) {
+      numbers const& norms = *from.hidden_norms;
+      expect_sizes("external_hidden_norms", norms.size, {layers_, sequences_, count},
+                   norms.size.empty() || norms.stride.back() == 1);
+      external_.hidden_norm = {norms.data, norms.stride[1], norms.stride[0], 0};
+    }
+    if (from.log_sum_exps) {
+      numbers const& sums = *from.log_sum_exps;
+      expect_sizes("external_log_sum_exps", sums.size, {layers_, sequences_, sizes.query_heads, count},
+                   sums.size.empty() || sums.stride.back() == 1);
+      external_.lse = {sums.data, sums.stride[1], sums.stride[0], sums.stride[2]};
+    }
+    all.add(external_);
+  }
+
+  void add_projection(tensor const& from) {
+    std::int64_t const width = from.size.size() > 1 ? from.size[1] : 0;
+    expect_sizes("output_projection", from.size, {layers_, width, model_.sizes.query_heads, model_.value_channels()},
+                 !from.stride.empty() && from.stride.back() == kv::bytes_of(from.element));
+    projection_ = {.base = from.data,
+                   .element = from.element,
+                   .dims = model_.value_channels(),
+                   .width = static_cast<int>(width),
+                   .heads = model_.sizes.query_heads,
+                   .layer = from.stride[0],
+                   .channel = from.stride[1],
+                   .head = from.stride[2]};
+    all.add(projection_);
+  }
+
   char const* call_;
   model_shape const& model_;
   int sequences_;
@@ -171,6 +262,9 @@ class layer_signals {
   kv::external_scores scores_{};
   kv::value_norms norms_{};
   kv::query_model model_of_queries_{};
+  kv::pre_rope_keys before_rope_{};
+  kv::external_queries external_{};
+  kv::output_projection projection_{};
 
  public:
   tables_of_call<Executor> memory;  ///< for more tables of the call

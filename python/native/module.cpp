@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python module kvpolicy._native.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -82,11 +83,30 @@ void observe(evictor& self, int layer, std::optional<array> const& queries, std:
   self.observe(layer, shown, given);
 }
 
+/// The rows of tokens that are no entries, if they are given.
+std::optional<external_rows> external_of(std::optional<array> const& queries, std::optional<array> const& keys,
+                                         std::vector<std::pair<int, int>> const& spans,
+                                         std::optional<array> const& hidden_norms,
+                                         std::optional<array> const& log_sum_exps) {
+  bool const more = keys || !spans.empty() || hidden_norms || log_sum_exps;
+  kv::expects(queries || !more, "decide", "external_queries", "none", "the rest of what is external is of its rows");
+  if (!queries) return {};
+  external_rows made{.queries = tensor_of("decide", "external_queries", *queries), .spans = spans};
+  if (keys) made.keys = tensor_of("decide", "external_keys", *keys);
+  if (hidden_norms) made.hidden_norms = numbers_of("decide", "external_hidden_norms", *hidden_norms);
+  if (log_sum_exps) made.log_sum_exps = numbers_of("decide", "external_log_sum_exps", *log_sum_exps);
+  return made;
+}
+
 nb::tuple decide(evictor& self, std::vector<array> const& keys, std::vector<array> const& values,
                  std::optional<array> const& scores, std::vector<array> const& turn_queries,
                  std::optional<array> const& blocks, std::optional<array> const& value_norms,
                  std::optional<array> const& query_mean, std::optional<array> const& query_square,
-                 std::vector<double> const& frequencies) {
+                 std::vector<double> const& frequencies, std::vector<array> const& queries,
+                 std::vector<array> const& pre_rope_keys, std::optional<array> const& output_projection,
+                 std::optional<array> const& external_queries, std::optional<array> const& external_keys,
+                 std::vector<std::pair<int, int>> const& external_spans,
+                 std::optional<array> const& external_hidden_norms, std::optional<array> const& external_log_sum_exps) {
   given_rows given{rows_of_layers("decide", "keys", keys), rows_of_layers("decide", "values", values), {}};
   if (blocks) given.blocks = blocks_of("decide", *blocks);
   if (scores) given.scores = numbers_of("decide", "scores", *scores);
@@ -101,6 +121,11 @@ nb::tuple decide(evictor& self, std::vector<array> const& keys, std::vector<arra
       "they are read with query_mean, and none is given");
   if (query_mean) given.moments = {numbers_of("decide", "query_mean", *query_mean), {}, frequencies};
   if (query_mean && query_square) given.moments->square = numbers_of("decide", "query_square", *query_square);
+  given.queries = rows_of_layers("decide", "queries", queries);
+  given.pre_rope_keys = rows_of_layers("decide", "pre_rope_keys", pre_rope_keys);
+  if (output_projection) given.projection = tensor_of("decide", "output_projection", *output_projection);
+  given.external =
+      external_of(external_queries, external_keys, external_spans, external_hidden_norms, external_log_sum_exps);
   decision made;
   {
     nb::gil_scoped_release const released;
@@ -158,7 +183,11 @@ void add_evictor(nb::module_& to) {
           "decide", &decide, "keys"_a = std::vector<array>{}, "values"_a = std::vector<array>{},
           "scores"_a = nb::none(), "turn_queries"_a = std::vector<array>{}, nb::kw_only(), "blocks"_a = nb::none(),
           "value_norms"_a = nb::none(), "query_mean"_a = nb::none(), "query_square"_a = nb::none(),
-          "frequencies"_a = std::vector<double>{},
+          "frequencies"_a = std::vector<double>{}, "queries"_a = std::vector<array>{},
+          "pre_rope_keys"_a = std::vector<array>{}, "output_projection"_a = nb::none(),
+          "external_queries"_a = nb::none(), "external_keys"_a = nb::none(),
+          "external_spans"_a = std::vector<std::pair<int, int>>{}, "external_hidden_norms"_a = nb::none(),
+          "external_log_sum_exps"_a = nb::none(),
           "Decides what each lane keeps, from the keys and values of every layer, each an array [sequence, KV head, "
           "row, channel] whose last rows are the entries of a sequence. Where heads of a layer hold unequal numbers, "
           "all begin where the longest one does. `blocks`, int32 [sequence, block], says that keys and values are the "
@@ -167,7 +196,16 @@ void add_evictor(nb::module_& to) {
           "`external`, and `value_norms` likewise the norms of values after the output projection, for policies that "
           "read them. `query_mean`, float32 [layer, sequence, query head, channel], and `query_square`, their "
           "covariance [..., channel, channel], are those of query rows before RoPE, which turns the channels i and "
-          "i + half of the first ones by frequencies[i] for each position.\n\n"
+          "i + half of the first ones by frequencies[i] for each position. `queries` are the query rows [sequence, "
+          "query "
+          "head, row, channel] of a whole prompt in every layer, after RoPE, for policies that read them when they "
+          "decide, and `pre_rope_keys` the keys before RoPE, as `keys`. `output_projection` [layer, channel of the "
+          "output, query head, channel of a value] is W_o. `external_queries` [layer, sequence, query head, row, "
+          "channel], after RoPE, are those of tokens that the cache does not hold, and `external_keys` their own keys "
+          "[layer, sequence, KV head, row, channel]; `external_spans` says for each row the entries [begin, end) that "
+          "it is about, `external_hidden_norms`, float32 [layer, sequence, row], the norms of their hidden states, and "
+          "`external_log_sum_exps`, float32 [layer, sequence, query head, row], the log-sum-exps of their logits over "
+          "all keys that they saw.\n\n"
           "Returns (indptr, indices, report): lane i keeps the entries indices[indptr[i]:indptr[i + 1]], ascending, "
           "and "
           "lanes are in the order of sequence, layer, KV head. On a device, `indices` are an array of that device with "

@@ -44,6 +44,17 @@ struct numbers {
   }
 };
 
+/// Numbers of any element type: the sizes, and the strides in bytes, of every axis.
+struct tensor {
+  std::byte const* data = nullptr;
+  kv::codec element = kv::codec::f32;
+  std::vector<std::int64_t> size;
+  std::vector<std::int64_t> stride;
+  std::string device = "cpu";
+
+  [[nodiscard]] std::string shape() const { return numbers{.size = size, .stride = {}}.shape(); }
+};
+
 /// The blocks of a pool that sequences hold, in their order: int32 [sequence, block].
 struct block_lists {
   int const* data = nullptr;

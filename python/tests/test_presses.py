@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kvpolicy
-from kvpolicy.presses import PRESSES, AdaKVPress, CapPress, ChunkKVPress, CriticalAdaKVPress, CriticalKVPress, CURPress, DMSPress, DuoAttentionPress, ExpectedAttentionPress, KeyDiffPress, KnormPress, KVzapPress, LagKVPress, ObservedAttentionPress, PyramidKVPress, QFilterPress, SimLayerKVPress, SnapKVPress, TOVAPress
+from kvpolicy.presses import PRESSES, AdaKVPress, CapPress, ChunkKVPress, CompactorPress, CriticalAdaKVPress, CriticalKVPress, CURPress, DMSPress, DuoAttentionPress, ExpectedAttentionPress, ExpectedAttentionStatsPress, FastKVzipPress, FinchPress, KeyDiffPress, KnormPress, KVComposePress, KVzapPress, KVzipPress, LagKVPress, LeverageScorePress, NonCausalAttnPress, ObservedAttentionPress, PyramidKVPress, QFilterPress, SimLayerKVPress, SnapKVPress, TOVAPress
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,7 +34,18 @@ def test_parameters_reach_the_scorer():
     assert LagKVPress(0.5, 2, 16, True).policy() == "lag_kv(lag=16, sinks=2, cross=true) | budget(ratio=0.5, rounding=kvpress)"
     assert CapPress(0.5).scorer() == "cap_kv(tau=5.0, future=512, sinks=4, epsilon=1e-06)"
     assert SimLayerKVPress(0.9, n_recent=64).policy() == "simlayer_kv(threshold=0.9, initial=4, recent=64, last=1)"
-    for one in (CURPress(0.5), LagKVPress(0.5), SimLayerKVPress(0.9)):
+    assert CompactorPress(0.25).scorer() == "compactor(sinks=8, recent=4, chunk=256, blend=0.25, sketch=48, padding=kvpress)"
+    assert CompactorPress(0.25, 1, 2, 3, 4, 0.5).scorer() == "compactor(sinks=1, recent=2, chunk=3, blend=0.5, sketch=4, padding=kvpress)"
+    assert LeverageScorePress(0.25, 6).scorer() == "leverage(sketch=6)"
+    assert NonCausalAttnPress(0.25, 64).scorer() == "compactor(sinks=0, recent=0, chunk=64, blend=0, sketch=1, padding=kvpress)"
+    assert FinchPress(0.25, window_size=9).policy() == "finch(window=9, counts=kvpress) | budget(ratio=0.25, rounding=kvpress)"
+    assert FinchPress(0.25, normalize_scores=False, window_size=9).policy() == "snapkv(window=9, pool=none, rows=mean) | budget(ratio=0.25, rounding=kvpress)"
+    assert KVzipPress(0.25).policy() == "kvzip(sinks=4, plus=false) | budget(ratio=0.25, rounding=kvpress, scope=global)"
+    assert KVzipPress(0.25, True, 2, True).policy() == "kvzip(sinks=2, plus=true) | budget(ratio=0.25, rounding=kvpress, scope=layer)"
+    assert FastKVzipPress(0.25, True).policy() == "fast_kvzip(sinks=4, window=-1) | budget(ratio=0.25, rounding=kvpress, scope=layer)"
+    assert KVComposePress(True, 0.25, "mean", add_v_norm=True).policy() == "kvcompose(rows=mean, group=mean, add_mean=true, values=true) | budget(ratio=0.25, rounding=kvpress, by=ranks)"
+    assert KVComposePress(False, 0.25, keep_token_lower_bound=3).policy() == "kvcompose(rows=max, group=mean, add_mean=true, values=false) | budget(ratio=0.25, rounding=kvpress, by=fixed, scope=global, floor_tokens=3)"
+    for one in (CURPress(0.5), LagKVPress(0.5), SimLayerKVPress(0.9), CompactorPress(0.5), FinchPress(0.5, window_size=9), KVzipPress(0.5), KVzipPress(0.5, True, 2, True), FastKVzipPress(0.5), KVComposePress(True, 0.5), KVComposePress(False, 0.5)):
         assert kvpolicy.policy_facts(one.policy()).text
 
 
@@ -61,10 +72,10 @@ def test_chunks_count_as_kvpress_counts(tokens, chunk):
 
 
 def test_a_press_that_is_not_here_says_why():
-    with pytest.raises(ImportError, match="NonCausalAttnPress = a press of kvpress 0.5.5 that is not here, because its score is none of kvpolicy's"):
-        from kvpolicy.presses import NonCausalAttnPress  # noqa: F401
-    with pytest.raises(ImportError, match="CompactorPress = .* because its policy, compactor, reads keys before RoPE, and Python gives a policy none"):
-        from kvpolicy.presses import CompactorPress  # noqa: F401
+    with pytest.raises(ImportError, match="RestoreKVPress = a press of kvpress 0.5.5 that is not here, because it adds entries to the cache, and a policy drops some"):
+        from kvpolicy.presses import RestoreKVPress  # noqa: F401
+    with pytest.raises(ImportError, match="KVgradPress = .* because it goes by gradients, and a policy by what a forward shows"):
+        from kvpolicy.presses import KVgradPress  # noqa: F401
     with pytest.raises(AttributeError, match="has no attribute 'NoPress'"):
         kvpolicy.presses.NoPress
 
@@ -100,11 +111,23 @@ def test_presses_are_equal_if_all_their_parameters_are():
     (lambda: CriticalAdaKVPress(KnormPress(), first_stage_ratio=2), "CriticalAdaKVPress: first_stage_ratio = 2, but it is a part of the budget, 0 to 1"),
     (lambda: CURPress(leverage_type="keys").policy(), "CURPress: leverage_type = keys, but it is key, value, kv_avg or kv_product"),
     (lambda: CURPress(use_random_leverage=True).policy(), "CURPress: use_random_leverage = True, but the random numbers of kvpress are not those of kvpolicy"),
+    (lambda: CompactorPress(0.5, blending=-1).scorer(), "CompactorPress: blending = -1, but it is the weight of leverages, 0 or more"),
+    (lambda: AdaKVPress(FinchPress(0.5)), "AdaKVPress: press = FinchPress, but"),
+    (lambda: AdaKVPress(KVzipPress(0.5)), "AdaKVPress: press = KVzipPress, but"),
+    (lambda: FinchPress(0.5).policy(), "FinchPress: window_size = None, but it is the number of the question's tokens, with which the prompt ends"),
+    (lambda: FinchPress(0.5, 512, window_size=9).policy(), "FinchPress: chunk_length = 512, but each chunk of a prompt would have a budget of its own"),
+    (lambda: FinchPress(0.5, rerotate_keys=True, window_size=9).policy(), "FinchPress: rerotate_keys = True, but entries keep their positions"),
+    (lambda: FastKVzipPress(0.5, window_size=64).policy(), "FastKVzipPress: window_size, window_ratio = 64, 0.02, but the last int(0.02 N) of N tokens always stay"),
+    (lambda: KVComposePress(agg_task="sum").policy(), "KVComposePress: agg_task = sum, but it is max or mean"),
+    (lambda: KVComposePress(agg_head="max").policy(), "KVComposePress: agg_head = max, but layers are compared by the mean over their heads"),
+    (lambda: KVComposePress(keep_token_lower_bound=3).policy(), "KVComposePress: keep_token_lower_bound = 3, but it is one of heads that keep unequal numbers: structured=False"),
+    (lambda: ExpectedAttentionStatsPress(0.5)(None), "ExpectedAttentionStatsPress: stats_folder = None, but without mu and cov they are read from there, and none are downloaded"),
+    (lambda: ExpectedAttentionStatsPress(0.5, stats_folder="nowhere").given(None), "ExpectedAttentionStatsPress: stats_folder = nowhere, but it has a file model.safetensors"),
     (lambda: DMSPress(SnapKVPress(), 0.1), "DMSPress: press = SnapKVPress, but a threshold asks about each entry by itself"),
     (lambda: DMSPress(KnormPress()).policy(), "DMSPress: threshold = None, but entries that score below it are dropped"),
     (lambda: DuoAttentionPress(0.5).retrieval_heads(), "DuoAttentionPress: head_scores = None, but heads are chosen by them"),
     (lambda: DuoAttentionPress(0.5, [0.5]).retrieval_heads(), "DuoAttentionPress: head_scores = of 1 axes, but they are"),
-], ids=["pyramid", "tova", "observed", "safeguard", "window", "length", "filters", "rows", "critical", "first", "leverage", "random", "snapkv", "threshold", "scores", "axes"])
+], ids=["pyramid", "tova", "observed", "safeguard", "window", "length", "filters", "rows", "critical", "first", "leverage", "random", "blending", "finch", "kvzip", "window-size", "chunks", "rotated", "gate-window", "task", "head", "bound", "stats", "nowhere", "snapkv", "threshold", "scores", "axes"])
 def test_a_press_that_does_not_fit_is_refused(make, text):
     with pytest.raises(ValueError) as error:
         make()

@@ -77,7 +77,7 @@ def test_the_refusals_of_the_page_are_those_of_the_package():
     evictor = kvpolicy.Evictor("h2o | budget(64)", layers=1, query_heads=8, kv_heads=2, head_dim=64)
     evictor.append([500])
     calls = [lambda: evictor.observe(0, queries, keys)]
-    calls += [lambda policy=policy: kvpolicy.decide(f"{policy} | budget(64)", keys=keys) for policy in ("snapkv(windw=32)", "kvzip", "trim_kv")]
+    calls += [lambda policy=policy: kvpolicy.decide(f"{policy} | budget(64)", keys=keys) for policy in ("snapkv(windw=32)", "not_stale", "trim_kv")]
     for call in calls:
         with pytest.raises(ValueError) as refused:
             call()

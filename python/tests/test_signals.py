@@ -13,7 +13,9 @@ ENTRIES = 256  # after which those that decide every 32 or 256 tokens decide, to
 BUDGET = 64  # more than every window
 # The arguments that observe and decide have for signals, by the names of these.
 OBSERVED = {one: one for one in ("keys", "values", "queries", "turn_queries", "log_beta", "birth_score")}
-DECIDED = {"keys": "keys", "values": "values", "turn_queries": "turn_queries", "external": "scores", "value_norms": "value_norms", "query_model": "query_mean"}
+DECIDED = {"keys": "keys", "values": "values", "turn_queries": "turn_queries", "external": "scores", "value_norms": "value_norms", "query_model": "query_mean",
+           "pre_rope_keys": "pre_rope_keys", "external_queries": "external_queries", "output_projection": "output_projection"}
+LISTS = ("keys", "values", "turn_queries", "queries", "pre_rope_keys")  # of the arrays of layers
 
 
 def arrays(entries=ENTRIES):
@@ -30,7 +32,8 @@ def every_array():
     keys, queries = arrays()
     numbers = {one: -random.random((2, 1, 2, ENTRIES)).astype(np.float32) for one in ("log_beta", "birth_score", "scores")}
     mean = random.standard_normal((2, 1, 4, 8)).astype(np.float32)
-    return dict(keys=keys, values=keys[..., ::-1].copy(), queries=queries, turn_queries=queries[:, :, :, -32:], value_norms=-numbers["scores"], query_mean=mean, **numbers)
+    more = dict(pre_rope_keys=keys[:, :, :, ::-1].copy(), external_queries=queries[:, :, :, :16], output_projection=random.standard_normal((2, 16, 4, 8)).astype(np.float32))
+    return dict(**more, keys=keys, values=keys[..., ::-1].copy(), queries=queries, turn_queries=queries[:, :, :, -32:], value_norms=-numbers["scores"], query_mean=mean, **numbers)
 
 
 def by_steps(spec, given):
@@ -38,7 +41,12 @@ def by_steps(spec, given):
     evictor = kvpolicy.Evictor(spec, layers=2, query_heads=4, kv_heads=2, head_dim=8)
     evictor.append([ENTRIES])
     show(evictor, given)
-    return evictor.decide(**to_decide(given))[2]
+    return evictor.decide(**to_decide(spec, given))[2]
+
+
+def decided_by(spec):
+    """The arguments of decide for the signals that a policy reads there: of some they are the query rows of a prompt, too."""
+    return {**DECIDED, **({"queries": "queries"} if "queries" in kvpolicy.policy_facts(spec).needs else {})}
 
 
 def show(evictor, given):
@@ -47,11 +55,12 @@ def show(evictor, given):
         evictor.observe(layer, **{one: every_array()[one][layer] for one in observed})
 
 
-def to_decide(given):
-    made = {DECIDED[one]: every_array()[DECIDED[one]] for one in given if one in DECIDED}
+def to_decide(spec, given):
+    taken = decided_by(spec)
+    made = {taken[one]: every_array()[taken[one]] for one in given if one in taken}
     if "query_mean" in made:
         made |= dict(query_square=np.tile(np.eye(8, dtype=np.float32), (2, 1, 4, 1, 1)), frequencies=[1.0, 0.1])
-    return {name: list(one) if name in ("keys", "values", "turn_queries") else one for name, one in made.items()}
+    return {name: list(one) if name in LISTS else one for name, one in made.items()}
 
 
 def at_once(spec, given):
@@ -125,17 +134,17 @@ def test_a_policy_decides_by_what_was_given_or_not_at_all(scorer, call):
 @pytest.mark.parametrize("scorer", SPECS)
 def test_a_decision_without_observe_is_refused_and_there_is_none(scorer):
     given, last = asked_for(by_steps, SPECS[scorer])
-    if isinstance(last, str) or not set(given) - DECIDED.keys() and "turn_queries" not in given:
+    if isinstance(last, str) or not set(given) - decided_by(SPECS[scorer]).keys() and "turn_queries" not in given:
         return
     evictor = kvpolicy.Evictor(SPECS[scorer], layers=2, query_heads=4, kv_heads=2, head_dim=8)
     evictor.append([ENTRIES])
     if last["triggered"] > 0:  # others keep everything
-        message = refusal(lambda: evictor.decide(**to_decide(given)))
+        message = refusal(lambda: evictor.decide(**to_decide(SPECS[scorer], given)))
         assert re.match("decide: (queries = missing|signals = nothing observed)", message) and set(named_in(message)) & set(given), message
         with pytest.raises(ValueError, match="apply"):
             evictor.apply()
     show(evictor, given)
-    indptr, _, report = evictor.decide(**to_decide(given))
+    indptr, _, report = evictor.decide(**to_decide(SPECS[scorer], given))
     assert report["unobserved"] == 0
     evictor.apply()
     assert evictor.lane_counts.ravel().tolist() == np.diff(indptr).tolist()
@@ -220,3 +229,76 @@ def test_a_turn_decides_by_the_mean_of_its_last_rows():
     free = [e for e in kept[0, 0, 0].tolist() if e < ENTRIES - 8]  # the span itself is forced
     assert len(kept[0, 0, 0]) == 10 and set(range(ENTRIES - 8, ENTRIES)) <= set(kept[0, 0, 0].tolist())
     assert free == sorted(np.argsort(-total[: ENTRIES - 8], kind="stable")[:2].tolist())
+
+
+def test_query_rows_of_a_prompt_are_those_of_every_layer():
+    keys, queries = arrays()
+    evictor = kvpolicy.Evictor("late_attention | budget(110)", layers=2, query_heads=4, kv_heads=2, head_dim=8)
+    evictor.append([ENTRIES])
+    indptr, listed, _ = evictor.decide(list(keys), queries=list(queries))
+    at_once = kvpolicy.decide("late_attention | budget(110)", keys=keys, queries=queries)
+    assert np.array_equal(indptr, at_once.indptr) and np.array_equal(listed, at_once.indices)
+    with pytest.raises(ValueError, match="decide: queries = 1, but the model has 2 layers"):
+        evictor.decide(list(keys), queries=list(queries[:1]))
+
+
+def kvzip_evictor():
+    evictor = kvpolicy.Evictor("kvzip(sinks=2) | budget(20)", layers=2, query_heads=4, kv_heads=2, head_dim=8)
+    evictor.append([40])
+    random = np.random.default_rng(4)
+    rows = lambda heads, count: random.standard_normal((2, 1, heads, count, 8)).astype(np.float32)
+    return evictor, list(rows(2, 40)), rows(4, 10), rows(2, 10)
+
+
+def test_rows_that_are_no_entries_say_which_entries_they_are_about():
+    """KVzip's formula: rows 0 to 5 repeat entries 0 to 24, and rows 6 to 9 the others."""
+    evictor, keys, queries, own = kvzip_evictor()
+    spans = [(0, 25)] * 6 + [(25, 40)] * 4
+    indptr, listed, _ = evictor.decide(keys, external_queries=queries, external_keys=own, external_spans=spans)
+    scores = np.zeros((2, 2, 40))
+    for layer, head, (begin, end, first, last) in ((a, b, c) for a in range(2) for b in range(2) for c in ((0, 25, 0, 6), (25, 40, 6, 10))):
+        sinks = list(range(min(2, begin)))
+        for row in range(first, last):
+            seen = np.concatenate([keys[layer][0, head, sinks], keys[layer][0, head, begin:end], own[layer, 0, head, first : row + 1]])
+            for query_head in (2 * head, 2 * head + 1):
+                logits = seen @ queries[layer, 0, query_head, row] / np.sqrt(8)
+                weights = np.exp(logits - logits.max())
+                of_span = (weights / weights.sum())[len(sinks) : len(sinks) + end - begin]
+                scores[layer, head, begin:end] = np.maximum(scores[layer, head, begin:end], of_span)
+    scores[:, :, :2] = 2  # forced
+    best = np.zeros(160, bool)
+    best[np.argsort(-scores.ravel(), kind="stable")[:80]] = True
+    for lane, kept in enumerate(best.reshape(4, 40)):
+        assert listed[indptr[lane] : indptr[lane + 1]].tolist() == np.flatnonzero(kept).tolist()
+
+
+@pytest.mark.parametrize("more, text", [
+    (lambda queries, own: dict(external_keys=own), "decide: external_queries = none, but the rest of what is external is of its rows"),
+    (lambda queries, own: dict(external_queries=queries[:, :, :3]), "decide: external_queries.shape = (2, 1, 3, 10, 8), but it is (2, 1, 4, 10, 8)"),
+    (lambda queries, own: dict(external_queries=queries[0]), "decide: external_queries.shape = (1, 4, 10, 8), but it is (2, 1, 4, 0, 8)"),
+    (lambda queries, own: dict(external_queries=queries, external_keys=own[:, :, :, :9]), "decide: external_keys.shape = (2, 1, 2, 9, 8), but it is (2, 1, 2, 10, 8)"),
+    (lambda queries, own: dict(external_queries=queries, external_spans=[(0, 9)]), "decide: external_spans = 1, but there are 10 rows"),
+    (lambda queries, own: dict(external_queries=queries, external_spans=[(0, 41)] * 10), "decide: external_queries.spans.end = 41 of row 0, but its span begins at 0, and there are 40 entries"),
+    (lambda queries, own: dict(external_queries=queries, external_hidden_norms=np.ones((2, 1, 9), np.float32)), "decide: external_hidden_norms.shape = (2, 1, 9), but it is (2, 1, 10)"),
+    (lambda queries, own: dict(external_queries=queries, external_log_sum_exps=np.ones((2, 1, 2, 10), np.float32)), "decide: external_log_sum_exps.shape = (2, 1, 2, 10), but it is (2, 1, 4, 10)"),
+    (lambda queries, own: dict(external_queries=queries, output_projection=np.ones((2, 6, 2, 8), np.float32)), "decide: output_projection.shape = (2, 6, 2, 8), but it is (2, 6, 4, 8)"),
+], ids=["alone", "heads", "axes", "keys", "spans", "end", "norms", "sums", "projection"])
+def test_rows_that_do_not_fit_are_refused(more, text):
+    evictor, keys, queries, own = kvzip_evictor()
+    with pytest.raises(ValueError) as refused:
+        evictor.decide(keys, **more(queries, own))
+    assert str(refused.value).startswith(text)
+    assert evictor.decide(keys, external_queries=queries)[2]["triggered"] > 0
+
+
+def test_a_profile_with_radii_is_refused_when_the_evictor_is_made():
+    with pytest.raises(ValueError, match="Evictor: policy = tri_attention, but it reads the radii of a query_model, and arrays have its mean and its covariance alone"):
+        kvpolicy.Evictor("tri_attention | budget(20)", layers=1, query_heads=1, kv_heads=1, head_dim=8)
+
+
+def test_stamps_are_of_the_rows_of_all_tokens():
+    keys, queries = arrays(entries=64)
+    decide = lambda rows: kvpolicy.decide("lazy_eviction | budget(40)", keys=keys, queries=rows)
+    assert (decide(queries).counts == 40).all()
+    with pytest.raises(ValueError, match="decide: queries = missing of 32 entries of layer 0 of sequence 0, but lazy_eviction goes by the rows of all tokens: observe them"):
+        decide(queries[:, :, :, 32:])

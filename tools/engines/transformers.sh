@@ -62,7 +62,8 @@ test_transformers() {
   # kvpress itself wants an older transformers, and its presses run with this one, too.
   "$venv/bin/pip" install --quiet --target "$made/kvpress" --no-deps kvpress==0.5.5
   "$venv/bin/pip" install --quiet --target "$made/kvpress" requests cachetools datasets fire
-  PYTHONPATH=$made/kvpress "$venv/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_kvpress.py || status=1
+  PYTHONPATH=$made/kvpress "$venv/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_kvpress.py \
+    python/tests/test_kvpress_prompts.py || status=1
   # Beside kvpress with the transformers that it asks for, imported before it and after it.
   "$venv/bin/pip" install --quiet --target "$made/older" --no-deps transformers==5.2.0 'tokenizers<=0.23.0,>=0.22.0' accelerate peft
   "$venv/bin/pip" install --quiet --target "$made/hub" 'huggingface-hub<2' typer-slim psutil

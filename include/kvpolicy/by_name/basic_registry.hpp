@@ -122,8 +122,8 @@ class basic_registry {
       Stage<any_entry_scorer> made = defaults.around(inner);
       detail::set_fields(made, from);
       detail::check_parsed(made, from.column);
-      if constexpr (requires { made.with_stage([](auto const& one) { return any_entry_scorer(one); }); }) {
-        return made.with_stage([](auto const& one) { return any_entry_scorer(one); });
+      if constexpr (requires { made.with_stage(as_scorer{}); }) {
+        return made.with_stage(as_scorer{});
       } else {
         return any_entry_scorer(made);
       }
@@ -253,6 +253,14 @@ class basic_registry {
   }
 
  private:
+  /// Erases the type of a scorer. A generic lambda in the requires-expression of a lambda is never valid for nvcc 13.
+  struct as_scorer {
+    template <class Score>
+    any_entry_scorer operator()(Score const& one) const {
+      return any_entry_scorer(one);
+    }
+  };
+
   static std::string name_of(any_pick const& pick) {
     std::string const text = to_string(pick);
     return text.substr(0, text.find('('));

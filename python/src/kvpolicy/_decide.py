@@ -25,7 +25,7 @@ def available_threads() -> int:
 
 
 def reads_every_row(facts: PolicyFacts) -> bool:
-    """Whether a policy sums over the query rows of all tokens, whatever column holds the sums."""
+    """Whether a policy goes by the query rows of all tokens, whatever column holds what it sums or notes of them."""
     return facts.every_row or "attention_mass" in facts.needs
 
 
@@ -169,8 +169,8 @@ def decide(
     channel], or without the first axis, or without the first two, or a list of arrays of layers.
 
     - `keys`, `values`: after RoPE, as attention reads them, one row for each entry.
-    - `queries`: the rows of the last tokens, after RoPE, not scaled. Policies that sum over all rows (h2o) need all. For
-      intent_kv they are the rows of the turn.
+    - `queries`: the rows of the last tokens, after RoPE, not scaled. Policies that sum over all rows (h2o) need all, and so do
+      those that read a whole prompt's (late_attention). For intent_kv they are the rows of the turn.
     - `scores`: float32 [layer, sequence, KV head, entry], or without the first axes, for the policy "external".
       `log_beta` (trim_kv) and `birth_score` (carried, fast_kvzip, ...) likewise: what a gate gave for each entry.
     - `lengths`: the entries of each sequence, which are its *last* rows; by default all rows.
@@ -223,7 +223,7 @@ def decide(
     for sequence, count in enumerate(counts if reads_every_row(facts) and query_layers else []):  # a device does not notice it
         missing = count - query_layers[0].shape[2]
         if missing > 0:
-            raise ValueError(f"decide: queries = missing of {missing} entries of layer 0 of sequence {sequence}, but {facts.scorer} sums over the rows of all tokens: observe them")
+            raise ValueError(f"decide: queries = missing of {missing} entries of layer 0 of sequence {sequence}, but {facts.scorer} {'sums over' if 'attention_mass' in facts.needs else 'goes by'} the rows of all tokens: observe them")
     decider = Evictor(
         policy,
         layers=layers,
@@ -257,5 +257,6 @@ def decide(
     if selection is not None:
         indptr, indices, report = decider.select(selection, key_layers, query_layers)
     else:
-        indptr, indices, report = decider.decide(key_layers, value_layers, scores, turn)
+        of_prompt: dict[str, Any] = {"queries": query_layers} if "queries" in facts.needs else {}
+        indptr, indices, report = decider.decide(key_layers, value_layers, scores, turn, **of_prompt)
     return Kept(indptr, on_device(indices), sequences, layers, heads, report)

@@ -26,11 +26,15 @@ class Press:
         """The policy as text, as `kvpolicy.decide` and `kvpolicy.hf.evict` read it."""
         return f"{self.scorer()} | budget(ratio={self.compression_ratio}, rounding=kvpress{self.shares()})"
 
+    def given(self, model: Any) -> dict[str, Any]:
+        """What `kvpolicy.hf.evict` is given beside the policy."""
+        return {}
+
     def __call__(self, model: Any) -> Any:
         """A `with` block in which the model's cache is cut."""
         from .hf import evict
 
-        return evict(model, self.policy(), gates=getattr(self, "gates", None))
+        return evict(model, self.policy(), **self.given(model))
 
 
 @dataclass
@@ -41,6 +45,9 @@ class KVzapPress(Press):
 
     def scorer(self) -> str:
         return "carried(name=kvzap)"
+
+    def given(self, model: Any) -> dict[str, Any]:
+        return {"gates": self.gates}
 
 
 def _expects(ok: bool, press: str, name: str, value: Any, rule: str) -> None:
@@ -70,7 +77,7 @@ class AdaKVPress:
     def __call__(self, model: Any) -> Any:
         from .hf import evict
 
-        return evict(model, self.policy(), gates=getattr(self.press, "gates", None))
+        return evict(model, self.policy(), **self.press.given(model))
 
 
 @dataclass
@@ -95,7 +102,7 @@ class ChunkKVPress:
     def __call__(self, model: Any) -> Any:
         from .hf import evict
 
-        return evict(model, self.policy(), gates=getattr(self.press, "gates", None))
+        return evict(model, self.policy(), **self.press.given(model))
 
 
 def _check_critical(press: Any, name: str, epsilon: float, first: float) -> None:
@@ -132,7 +139,7 @@ class CriticalKVPress:
     def __call__(self, model: Any) -> Any:
         from .hf import evict
 
-        return evict(model, self.policy(), gates=getattr(self.press, "gates", None))
+        return evict(model, self.policy(), **self.press.given(model))
 
 
 @dataclass
@@ -173,7 +180,7 @@ class DMSPress:
     def __call__(self, model: Any) -> Any:
         from .hf import evict
 
-        return evict(model, self.policy(), gates=getattr(self.press, "gates", None), when="forward" if self.decoding else "prefill")
+        return evict(model, self.policy(), **self.press.given(model), when="forward" if self.decoding else "prefill")
 
 
 @dataclass
@@ -295,20 +302,15 @@ class SimLayerKVPress:
         return evict(model, self.policy())
 
 
-_BY_SCORE = "its score is none of kvpolicy's: give kvpolicy.hf.evict a function, `score(layer)`"
-_BEFORE_ROPE = "its policy, {}, reads keys before RoPE, and Python gives a policy none"
-_OTHER_PASS = "it asks the model about another text after the prompt"
 _MERGES = "it changes rows that stay, and a policy only drops entries"
 _DECODES = "a policy decides after each prefill or after each forward, and not every few steps"
 _WRAPS = "it joins other presses, and a block has one policy"
 # Why a press of kvpress 0.5.5 is not here.
 MISSING = {
     "BlockPress": "it decides again and again about blocks of one prompt", "CAMPress": _MERGES, "ChunkPress": "each chunk of a prompt has a budget of its own, and those of a policy are of lanes",
-    "CompactorPress": _BEFORE_ROPE.format("compactor"), "ComposedPress": _WRAPS, "CompressionRatioDecodingPress": _DECODES, "DecodingPress": _DECODES, "EntropyGatedChunkKVPress": "it keeps a part of some chunks, and a policy whole ones",
-    "ExpectedAttentionStatsPress": "it reads statistics of query rows that it downloads",
-    "FastKVzipPress": "its budget is rounded once for all layers, and that of fast_kvzip for each lane", "FinchPress": "its window begins at a delimiter, and that of finch has a size",
-    "KVComposePress": _OTHER_PASS, "KVgradPress": _OTHER_PASS, "KVzipPress": _OTHER_PASS, "KeyRerotationPress": "entries keep their positions, and it gives them others",
-    "LUKVPress": "Python gives a policy no table of budgets", "LeverageScorePress": _BEFORE_ROPE.format("leverage"), "MergingPress": _MERGES, "NonCausalAttnPress": _BY_SCORE,
+    "ComposedPress": _WRAPS, "CompressionRatioDecodingPress": _DECODES, "DecodingPress": _DECODES, "EntropyGatedChunkKVPress": "it keeps a part of some chunks, and a policy whole ones",
+    "KVgradPress": "it goes by gradients, and a policy by what a forward shows", "KeyRerotationPress": "entries keep their positions, and it gives them others",
+    "LUKVPress": "Python gives a policy no table of budgets", "MergingPress": _MERGES,
     "PerLayerCompressionPress": "Python gives a policy no table of budgets", "PrefillDecodingPress": _WRAPS, "RestoreKVPress": "it adds entries to the cache, and a policy drops some",
     "ThinKPress": "it drops channels, and a policy drops entries",
 }

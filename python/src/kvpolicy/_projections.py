@@ -103,6 +103,21 @@ def moments_of(rows: torch.Tensor, first: list[int], sinks: int) -> Moments:
     return made
 
 
+def known_moments(given: tuple[Any, Any], layers: Layers, is_read: bool, scorer: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The mean and the covariance of the query rows before RoPE of many texts, in float32."""
+    expects(is_read, "query_model", "given", f"{scorer} reads no query rows before RoPE")
+    expects(isinstance(given, tuple) and len(given) == 2, "query_model", type(given).__name__, "it is a mean and a covariance")
+    heads, channels = layers.shape["query_heads"], layers.shape["head_dim"]
+    made = []
+    for name, one, axes in (("mean", given[0], 1), ("covariance", given[1], 2)):
+        rows = torch.as_tensor(one).detach().float()
+        wanted = (layers.shape["layers"], heads, *[channels] * axes)
+        expects(tuple(rows.shape) == wanted, f"query_model {name}", f"of shape {tuple(rows.shape)}", f"layers, query heads and channels are {wanted}")
+        expects(bool(rows.isfinite().all()), f"query_model {name}", "with NaN or infinity", "keys are multiplied by it")
+        made.append(rows)
+    return made[0], made[1]
+
+
 class Turning:
     """How a model turns query rows: channels i and i + half of the first ones, by the angle position * frequency[i]."""
 

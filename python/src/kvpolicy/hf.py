@@ -33,44 +33,27 @@ from ._decide import NUMBERS, Kept, available_threads, reads_every_row
 from ._device import on_device, placement
 from ._model import LEFT_ALONE, Layers, expects
 from ._native import Evictor, PolicyFacts, policy_facts
-from ._projections import Moments, Turning, moments_of, norm_read_by, norms_of_entries, output_weights, rows_of_heads
+from ._passes import Pass, Passes, Reading, Repeated, passes_after, shorten
+from ._projections import Moments, Turning, known_moments, moments_of, norm_read_by, norms_of_entries, output_weights, rows_of_heads
+from ._record import Record
 from ._rows import aligned, kept_rows, picked
 from ._score import Layer, Score, name_of, no_scores, scores_of, spec_of
 from .gates import FreshTokens, Gate, load
 
-__all__ = ["EvictedLayer", "Eviction", "evict"]
+__all__ = ["EvictedLayer", "Eviction", "Pass", "Repeated", "evict"]
 
 BASES = ("sdpa", "eager", "flex_attention", "flash_attention_2")
 UNMASKED = ("flash_attention_2",)  # takes no mask but that of padding
 PREFIX = "kvpolicy_"
-SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries", "value_norms"}
+SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries", "value_norms", "queries", "pre_rope_keys", "external_queries"}
+OF_PROMPTS = ("queries", "pre_rope_keys")  # rows of a whole prompt, which are kept until it is decided about
 MOMENTS = {"pre_rope_queries", "query_model"}  # what reads either is given the moments of a prompt's rows; a profile of a model is none
 LONG_PROMPT = 4096  # tokens from which a progress bar is shown
 MOST_DRAFTS = 1024  # tokens that a verification may refuse: so many more query rows are kept until it is known
 
 
-class _Record:
-    """What is known of a cache: the entries of its sequences, and how many tokens it has had."""
-
-    def __init__(self, evictor: Evictor) -> None:
-        self.evictor = evictor
-        self.seen = 0  # tokens that every layer has had, dropped ones included
-        self.queries: dict[int, torch.Tensor] = {}  # the last rows of each layer, for scores in Python
-        self.turn: dict[int, torch.Tensor] = {}  # the last rows of each layer in this turn, until it is decided about
-        self.moments: dict[int, Moments] = {}  # of each layer's query rows before RoPE in this turn, likewise
-        self.moments_from = 0  # the tokens before the first of these rows
-
-    def remove_last(self, removed: int) -> None:
-        self.evictor.remove_last([removed] * len(self.evictor.counts))
-        self.seen -= removed
-        shorter = lambda rows: {place: one[:, :, : max(one.shape[2] - removed, 0)] for place, one in rows.items()}
-        self.queries, self.turn = shorter(self.queries), shorter(self.turn)
-        if self.seen <= self.moments_from:
-            self.moments = {}
-
-
 # The record of every cache and the text of its policy, so that a later block continues with the same cache.
-_records: "weakref.WeakKeyDictionary[DynamicCache, dict[str, _Record]]" = weakref.WeakKeyDictionary()
+_records: "weakref.WeakKeyDictionary[DynamicCache, dict[str, Record]]" = weakref.WeakKeyDictionary()
 # The eviction of each configuration whose attention function is replaced.
 _active: dict[int, "Eviction"] = {}
 
@@ -123,6 +106,7 @@ class Eviction:
     def __init__(
         self, model: PreTrainedModel, policy: str | Score, parts: str | None, budget: int | float | None, rows: int,
         gates: Gate | str | Path | None, *, when: str | None, progress: bool | None, threads: int | None,
+        passes: Passes | None = None, query_model: tuple[Any, Any] | None = None,
     ) -> None:
         expects(isinstance(rows, int) and rows >= 0, "rows", rows, "it is a number of query rows")
         self._score: Any = None if isinstance(policy, str) else policy
@@ -145,26 +129,33 @@ class Eviction:
         self._threads = available_threads() if threads is None else threads
         self._gate: Any = load(gates) if isinstance(gates, (str, Path)) else gates
         self._every_row = reads_every_row(self.facts)
+        self._of_prompts = tuple(one for one in OF_PROMPTS if one in self.facts.needs)
+        self._passes = passes
+        self._reading: Reading | None = None  # while the model reads what comes after a prompt
+        self._projects = passes is not None and any("output_projection" in one for one in self.facts.needs)
         self._number = next((NUMBERS[one] for one in self.facts.needs if one in NUMBERS), None)
         self._check(model, when)
         self._layers = Layers(model)
         self._check_gate()
-        self._norm = norm_read_by(self.facts.text, self.facts.needs)
-        self._weights = [] if self._norm is None else output_weights(self._layers)
+        self._norm = None if self._projects else norm_read_by(self.facts.text, self.facts.needs)
+        self._weights = [] if self._norm is None and not self._projects else output_weights(self._layers)
         self._turning = Turning(self._layers, type(model).__name__) if self._reads_moments() else None
+        self._query_model = None if query_model is None else known_moments(query_model, self._layers, self._reads_moments(), self.facts.scorer)
+        self._check_prompts()
         self._sinks = int(next(iter(re.findall(r"\bsinks=(\d+)", self.facts.text)), 0))
         self._inputs: dict[int, dict[str, torch.Tensor]] = {}  # of the gate, by layer, while a forward runs
         self._handles: list[Any] = []
         self._previous: list[tuple[Any, str]] = []
-        self._forward: tuple[_Record, DynamicCache, int, list[int], torch.Tensor | None] | None = None
+        self._forward: tuple[Record, DynamicCache, int, list[int], torch.Tensor | None] | None = None
         self._verifies = False  # tokens are drafts until the cache is cropped
         self._first = False  # the first verification holds the prompt
-        self._drafts: tuple[_Record, DynamicCache, dict[int, "_Shown"], bool] | None = None
+        self._drafts: tuple[Record, DynamicCache, dict[int, "_Shown"], bool] | None = None
         self._shown: dict[int, _Shown] = {}
         self._noted: dict[int, Moments] = {}  # of a forward that runs
+        self._newest: dict[str, dict[int, torch.Tensor]] = {}  # rows of a prompt, likewise
         self._admitted: dict[int, torch.Tensor] = {}  # which new tokens of a layer are, while a forward runs
         self._in_prefill = False
-        self._pending: tuple[_Record, DynamicCache] | None = None
+        self._pending: tuple[Record, DynamicCache] | None = None
         self._bar: Any = None
 
     def _check(self, model: PreTrainedModel, when: str) -> None:
@@ -180,10 +171,21 @@ class Eviction:
         missing = [one for one in self.facts.needs if SIGNALS.isdisjoint(one.split(" or ")) and one not in known and not _is_of_moments(one)]
         expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
         expects("turn_queries" not in self.facts.needs or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each turn, after its prefill")
-        expects(not self._reads_moments() or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each prompt, after its prefill")
+        once = self._reads_moments() or self._of_prompts or self._passes is not None
+        expects(not once or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each prompt, after its prefill")
+        external = "external_queries" in self.facts.needs
+        expects(not external or self._passes is not None, "passes", None, f"{self.facts.scorer} goes by the query rows of what a model reads after a prompt: give passes=")
+        expects(external or self._passes is None, "passes", "given", f"{self.facts.scorer} does not go by what a model reads after a prompt")
         expects(self.facts.decides == "lane" or self.facts.scope == "lane", "policy", self.policy, f"what decides by {self.facts.decides} has one budget already")
         for part in self.policy.split(" | ")[1:]:
             expects(part != "lowest_one", "policy", self.policy, "lowest_one leaves a hole where an entry was, and a DynamicCache has none")
+
+    def _check_prompts(self) -> None:
+        """Refuses models of which a whole prompt is not shown, or that cannot take back what they read after it."""
+        fused = any(hasattr(one, "qkv_proj") for one in self._layers.modules)
+        expects(not fused or "pre_rope_keys" not in self._of_prompts, "model", type(self._model).__name__, "it has a fused projection, which shows no keys before RoPE")
+        whole = len(self._layers.cut) == self._layers.total
+        expects(whole or self._passes is None, "model", type(self._model).__name__, "its layers with a sliding window or linear attention cannot take back what they read after a prompt")
 
     def _reads_moments(self) -> bool:
         """Whether the policy reads the moments of query rows before RoPE."""
@@ -218,11 +220,11 @@ class Eviction:
         decoder = self._layers.decoder
         self._handles.append(decoder.register_forward_pre_hook(self._before, with_kwargs=True))
         self._handles.append(decoder.register_forward_hook(self._after, with_kwargs=True, always_call=True))
-        if self._gate is not None:
-            for module in self._layers.modules:
-                self._handles.append(module.register_forward_pre_hook(self._keep_hidden, with_kwargs=True))
-                keys: Any = next(one for one in (getattr(module, name, None) for name in ("k_norm", "k_layernorm", "k_proj")) if one is not None)
-                self._handles.append(keys.register_forward_hook(lambda _, args, output, of=module: self._keep_keys(of, args[0], output)))
+        for module in self._layers.modules if self._gate is not None or self._projects else []:
+            self._handles.append(module.register_forward_pre_hook(self._keep_hidden, with_kwargs=True))
+        for module in self._layers.modules if self._gate is not None or "pre_rope_keys" in self._of_prompts else []:
+            keys: Any = next(one for one in (getattr(module, name, None) for name in ("k_norm", "k_layernorm", "k_proj")) if one is not None)
+            self._handles.append(keys.register_forward_hook(lambda _, args, output, of=module: self._keep_keys(of, args[0], output)))
         for module in self._layers.modules if self._turning is not None else []:
             query: Any = next(one for one in (getattr(module, name, None) for name in ("q_norm", "q_layernorm", "q_proj")) if one is not None)
             self._handles.append(query.register_forward_hook(lambda _, args, output, of=module: self._keep_queries(of, args[0], output)))
@@ -241,7 +243,7 @@ class Eviction:
             _active.pop(id(config), None)
         for name in ("_prefill", "_get_candidate_generator", "generate"):
             self._model.__dict__.pop(name, None)
-        self._shown, self._inputs, self._admitted, self._noted = {}, {}, {}, {}
+        self._shown, self._inputs, self._admitted, self._noted, self._newest = {}, {}, {}, {}, {}
         self._handles, self._previous, self._forward, self._pending, self._drafts = [], [], None, None, None
 
     def _whole_prefill(self, *args: Any, **kwargs: Any) -> Any:
@@ -293,7 +295,8 @@ class Eviction:
 
     def _begin_drafts(self, *args: Any, **kwargs: Any) -> Any:
         """Speculative decoding begins. Which tokens of a forward stay is known when the next one begins."""
-        expects(self._turning is None, "drafts", "speculative decoding", f"{self.facts.scorer} reads all rows of a prompt, and which of them are drafts is known later")
+        settled = self._turning is None and not self._of_prompts and self._passes is None
+        expects(settled, "drafts", "speculative decoding", f"{self.facts.scorer} reads all rows of a prompt, and which of them are drafts is known later")
         self._verifies = self._first = True
         return type(self._model)._get_candidate_generator(self._model, *args, **kwargs)
 
@@ -326,6 +329,8 @@ class Eviction:
     # A forward ------------------------------------------------------------------------------------------------------
     def _before(self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._forward = None
+        if self._reading is not None:
+            return None
         self._settle()
         cache = kwargs.get("past_key_values")
         wanted = kwargs.get("use_cache")
@@ -335,20 +340,34 @@ class Eviction:
             cache = kwargs["past_key_values"] = DynamicCache(config=self._layers.config)
         self._check_cache(cache)
         given = args[0] if args else kwargs.get("input_ids")
+        ids = given
         given = given if given is not None else kwargs["inputs_embeds"]
         sequences, tokens = given.shape[0], given.shape[1]
         mask = args[1] if len(args) > 1 else kwargs.get("attention_mask")
         mask = self._token_mask(mask)
         record = self._record_of(cache, sequences, tokens, mask)
         new = mask[:, -tokens:] if mask is not None else None
+        self._check_prompt(record, ids, sequences, tokens, new)
         counts = self._new_tokens(record, new, sequences, tokens)
         if not self._verifies:
             record.evictor.append(counts)
-        self._shown, self._inputs, self._admitted, self._noted = {}, {}, {}, {}
+        self._shown, self._inputs, self._admitted, self._noted, self._newest = {}, {}, {}, {}, {}
+        if self._passes is not None and (tokens > 1 or self._in_prefill):
+            self._newest["tokens"] = {0: given.detach()[:, None, :, None]}
         self._forward = (record, cache, tokens, counts, new)
         self._mark(cache, True)
         self._open_bar(tokens)
         return args, kwargs
+
+    def _check_prompt(self, record: Record, ids: torch.Tensor | None, sequences: int, tokens: int, new: torch.Tensor | None) -> None:
+        """Refuses a prompt of which the policy cannot see all that it reads."""
+        if tokens == 1 and not self._in_prefill or not self._of_prompts and self._passes is None:
+            return
+        expects(record.gathered == record.seen, "cache", f"{record.seen} tokens before this prompt", f"{self.facts.scorer} decides once, about a prompt that it has seen from its first token on")
+        if self._passes is not None:
+            expects(ids is not None, "inputs_embeds", "given", "a model reads the tokens of a prompt again: give input_ids")
+            whole = sequences == 1 and (new is None or bool(new.all()))
+            expects(whole, "batch", f"{sequences} sequences" if sequences > 1 else "padded", "a model reads something after the prompt of one sequence without padding")
 
     def _check_cache(self, cache: Any) -> None:
         expects(type(cache) is DynamicCache, "cache", type(cache).__name__, "only a DynamicCache can be cut")
@@ -369,7 +388,7 @@ class Eviction:
         expects(axes == "2 axes", "attention_mask", axes, "it says which tokens are padding, [sequence, token]")
         return mask.to(torch.bool)
 
-    def _record_of(self, cache: DynamicCache, sequences: int, tokens: int, mask: torch.Tensor | None) -> _Record:
+    def _record_of(self, cache: DynamicCache, sequences: int, tokens: int, mask: torch.Tensor | None) -> Record:
         """The record of a cache, in step with what happened to the cache outside of these hooks."""
         layers = self._layers.cut_of(cache) if len(cache.layers) > self._layers.cut[-1] else []
         seen = layers[0].get_seq_length() if layers else 0
@@ -391,13 +410,13 @@ class Eviction:
             self._catch_up(record, more, more, sequences, mask[:, past - more : past] if mask is not None and past >= more else None)
         return record
 
-    def _new_record(self, layers: list[Any], seen: int, sequences: int, tokens: int, mask: torch.Tensor | None) -> _Record:
+    def _new_record(self, layers: list[Any], seen: int, sequences: int, tokens: int, mask: torch.Tensor | None) -> Record:
         """A record of a cache that is empty, that was filled outside of a block, or that another policy has cut."""
         cut = [one for one in layers if isinstance(one, EvictedLayer)]
         rows = max((one.rows for one in cut), default=seen)
         evictor = Evictor(self._timed, sequences=sequences, capacity=max(rows + tokens + 64, 256), threads=self._threads,
                           **self._layers.shape, **placement(next(one.parameters()) for one in self._layers.modules))
-        record = _Record(evictor)
+        record = Record(evictor)
         valid = [one.valid_rows() for one in cut]
         first = valid[0] if valid else None
         alike = all(one is None if first is None else one is not None and torch.equal(one, first) for one in valid)
@@ -409,7 +428,7 @@ class Eviction:
             self._catch_up(record, seen, rows, sequences, held)
         return record
 
-    def _catch_up(self, record: _Record, tokens: int, rows: int, sequences: int, mask: torch.Tensor | None) -> None:
+    def _catch_up(self, record: Record, tokens: int, rows: int, sequences: int, mask: torch.Tensor | None) -> None:
         """Notes tokens of which no query row was shown, because they were written outside of a block. `rows` are still there."""
         if rows > 0:
             expects(not self._every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
@@ -417,7 +436,7 @@ class Eviction:
         record.evictor.append([rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)])
         record.seen += tokens
 
-    def _new_tokens(self, record: _Record, new: torch.Tensor | None, sequences: int, tokens: int) -> list[int]:
+    def _new_tokens(self, record: Record, new: torch.Tensor | None, sequences: int, tokens: int) -> list[int]:
         if new is None or bool(new.all()):
             return [tokens] * sequences
         expects(bool((new[:, 1:] >= new[:, :-1]).all()), "attention_mask", "a hole or padding on the right", "sequences are padded on the left")
@@ -429,6 +448,9 @@ class Eviction:
 
     def _observe(self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> None:
         place = self._layers.place.get(module.layer_idx)
+        if self._reading is not None and place is not None:
+            hidden = self._inputs.pop(module.layer_idx)["hidden"] if self._projects else None
+            self._reading.note(place, query, key, hidden)
         if self._forward is None or place is None:
             return
         if self._bar is not None:
@@ -439,6 +461,11 @@ class Eviction:
         tokens = query.shape[2]
         if self._turning is not None:
             self._note_moments(self._forward[0], module, place, query)
+        if self._of_prompts and (tokens > 1 or self._in_prefill):
+            before = self._inputs[module.layer_idx].pop("keys_before") if "pre_rope_keys" in self._of_prompts else query
+            for name, rows in (("queries", query), ("pre_rope_keys", before)):
+                if name in self._of_prompts:
+                    self._newest.setdefault(name, {})[place] = rows.detach()
         numbers = self._numbers(self._forward[0].evictor, module, key[:, :, key.shape[2] - tokens :]) if self._gate is not None else None
         if self._admission is not None and numbers is not None:
             ends = self._forward[0].evictor.tokens  # drafts are not among them yet
@@ -453,17 +480,19 @@ class Eviction:
         if wanted > 0 or self._verifies and numbers is not None:
             self._shown[place] = _Shown(query[:, :, max(tokens - wanted, 0) :].detach().clone(), tokens, numbers)
 
-    def _note_moments(self, record: _Record, module: Any, place: int, query: torch.Tensor) -> None:
+    def _note_moments(self, record: Record, module: Any, place: int, query: torch.Tensor) -> None:
         """Notes the moments of a prompt's query rows before RoPE, which the model has turned to `query`."""
-        before = self._inputs.pop(module.layer_idx)["queries_before"]
+        before = self._inputs[module.layer_idx].pop("queries_before")
         tokens = query.shape[2]
         if self._turning is None or tokens == 1 and not self._in_prefill:
             return
         ends = record.evictor.tokens
         self._turning.check(before[:, :, -1], query[:, :, -1].detach(), [end - 1 for end in ends])
+        if self._query_model is not None:
+            return
         self._noted[place] = moments_of(before, [end - tokens for end in ends], self._sinks)
 
-    def _show(self, record: _Record, place: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, numbers: Any) -> None:
+    def _show(self, record: Record, place: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, numbers: Any) -> None:
         """Shows what the policy reads of a layer's newest tokens."""
         if numbers is not None and self._number is not None:
             record.evictor.observe(place, **{self._number: numbers})
@@ -486,7 +515,7 @@ class Eviction:
         self._keep_input(module.layer_idx, "queries_before", rows)
 
     def _keep_input(self, layer: int, name: str, rows: torch.Tensor) -> None:
-        if self._forward is not None:
+        if self._forward is not None or self._reading is not None:
             self._inputs.setdefault(layer, {})[name] = rows.detach()
 
     def _numbers(self, evictor: Evictor, module: Any, keys: torch.Tensor) -> torch.Tensor:
@@ -503,7 +532,7 @@ class Eviction:
         expects(not bool(made.isnan().any()), "gates", name_of(self._gate), f"for layer {module.layer_idx} it gave NaN")
         return _given(evictor, made.float()).contiguous()
 
-    def _keep_rows(self, record: _Record, place: int, query: torch.Tensor, of_turn: bool) -> None:
+    def _keep_rows(self, record: Record, place: int, query: torch.Tensor, of_turn: bool) -> None:
         """Keeps the last query rows of a layer for a score in Python, and those of a turn."""
         for kept, wanted in ((record.queries, self._rows), (record.turn, self.facts.turn_rows if of_turn else 0)):
             if wanted > 0:
@@ -547,10 +576,7 @@ class Eviction:
                 record.evictor.remove_last(counts)
             restored: list[Any] = cache.layers
             if all(type(one) in (DynamicLayer, EvictedLayer) for one in restored):  # a window has lost what it cannot have again
-                for one in restored:
-                    surplus = one.get_seq_length() - record.seen
-                    if surplus > 0:
-                        one.keys, one.values = one.keys[..., :-surplus, :], one.values[..., :-surplus, :]
+                shorten(cache, record.seen)
             return
         for index in self._layers.cut:
             layer = cache.layers[index]
@@ -572,13 +598,18 @@ class Eviction:
             self._keep_rows(record, place, one.query, tokens > 1 or self._in_prefill)
         for place, noted in self._noted.items():
             record.moments[place] = record.moments[place].merged(noted) if place in record.moments else noted
+        newest, self._newest = self._newest, {}
+        for name, found in newest.items():
+            for place, rows in found.items():
+                record.gather(name, place, rows, 1 if name == "tokens" else len(self._layers.cut))
+        record.gathered += tokens if newest else 0
         if self._when == "forward" or tokens > 1 and not self._in_prefill:
             self._evict(record, cache)
         elif self._in_prefill:
             self._pending = (record, cache)
 
     # A decision -----------------------------------------------------------------------------------------------------
-    def _evict(self, record: _Record, cache: DynamicCache) -> None:
+    def _evict(self, record: Record, cache: DynamicCache) -> None:
         """Decides about the whole cache, and then cuts it. If anything is refused, the cache stays as it was."""
         layers = self._layers.cut_of(cache)
         read = lambda tensors: [_given(record.evictor, one) for one in tensors]
@@ -587,11 +618,14 @@ class Eviction:
             record.evictor.observe(place, turn_queries=one)
         record.turn = {}
         before = record.evictor.lane_counts
-        needed = lambda name: read(aligned([getattr(one, name) for one in layers], before)) if name in self.facts.needs else []
+        is_read = lambda name: name in self.facts.needs or self._projects and name == "values"
+        needed = lambda name: read(aligned([getattr(one, name) for one in layers], before)) if is_read(name) else []
         keys, values = needed("keys"), needed("values")
         scores = self._scores(record, layers, before) if self._score is not None else None
-        indptr, listed, report = record.evictor.decide(keys, values, scores, turn, **self._of_projections(record, layers, before))
-        record.moments = {}
+        more = {**self._of_projections(record, layers, before), **self._of_prompt(record), **self._of_passes(record, cache)}
+        indptr, listed, report = record.evictor.decide(keys, values, scores, turn, **more)
+        record.moments, record.rows = {}, {}
+        record.gathered = -1 if record.gathered > 0 else 0
         indices = on_device(listed)
         kept = np.diff(indptr).reshape(before.shape)
         if bool((kept == before).all()):
@@ -611,13 +645,20 @@ class Eviction:
         self.decisions += 1
         self.kept = Kept(indptr, indices, len(before), len(layers), self._layers.shape["kv_heads"], report)
 
-    def _of_projections(self, record: _Record, layers: list[Any], counts: np.ndarray) -> dict[str, Any]:
+    def _of_projections(self, record: Record, layers: list[Any], counts: np.ndarray) -> dict[str, Any]:
         """What a policy reads of the model's projections, as the evictor takes it."""
         made: dict[str, Any] = {}
         if self._norm is not None:
             norms = norms_of_entries(aligned([one.values for one in layers], counts), self._weights, self._norm, counts)
             made["value_norms"] = _given(record.evictor, norms)
-        if self._turning is not None:
+        if self._projects:
+            rows = [one.view(one.shape[0], -1, one.shape[3]) for one in self._weights]
+            made["output_projection"] = _given(record.evictor, torch.stack([one.to(rows[0].device) for one in rows]))
+        if self._turning is not None and self._query_model is not None:
+            sequences = len(record.evictor.counts)
+            each = [one[:, None].expand(-1, sequences, *one.shape[1:]).to(layers[0].keys.device).contiguous() for one in self._query_model]
+            made.update(query_mean=_given(record.evictor, each[0]), query_square=_given(record.evictor, each[1]), frequencies=self._turning.frequencies.double().tolist())
+        elif self._turning is not None:
             known = [record.moments[place] for place in sorted(record.moments)]
             expects(len(known) == len(layers), "cache", "a prompt that was read outside of a block", f"{self.facts.scorer} reads its query rows")
             stacked = lambda parts: _given(record.evictor, torch.stack([one.to(known[0].mean.device) for one in parts]))
@@ -625,7 +666,33 @@ class Eviction:
                         frequencies=self._turning.frequencies.double().tolist())
         return made
 
-    def _scores(self, record: _Record, layers: list[Any], counts: np.ndarray) -> Any:
+    def _of_prompt(self, record: Record) -> dict[str, Any]:
+        """The rows of a whole prompt, as the evictor takes them."""
+        return {name: list(_given(record.evictor, record.stacked(name))) for name in self._of_prompts}
+
+    def _of_passes(self, record: Record, cache: DynamicCache) -> dict[str, Any]:
+        """The rows of what the model reads after a prompt. The cache is then as it was."""
+        if self._passes is None:
+            return {}
+        prompt = record.whole("tokens")[0].flatten()
+        sums = not self.facts.scorer.startswith("kvzip")  # which has a softmax of its own
+        reading = Reading(self._layers, sums, self._projects)
+        passes = passes_after(self._passes, prompt.tolist())
+        self._reading = reading
+        try:
+            for one in passes:
+                reading.begin(one, len(prompt))
+                with torch.no_grad():
+                    self._layers.decoder(input_ids=prompt.new_tensor([list(one.tokens)]), past_key_values=cache, use_cache=True)
+                if not one.stays:
+                    shorten(cache, record.seen)
+        finally:
+            self._reading, self._inputs = None, {}
+            shorten(cache, record.seen)
+        given = reading.given()
+        return {name: one if name == "external_spans" else _given(record.evictor, one) for name, one in given.items()}
+
+    def _scores(self, record: Record, layers: list[Any], counts: np.ndarray) -> Any:
         """The scores [layer, sequence, KV head, entry] of a function of Python."""
         shape, longest = self._layers.shape, counts.max(axis=2)  # [sequence, layer]
         made = no_scores(_given(record.evictor, layers[0].keys[..., :0]), (len(layers), len(counts), shape["kv_heads"], max(counts.max(initial=0), 1)))
@@ -678,6 +745,7 @@ def _given(evictor: Evictor, tensor: torch.Tensor) -> Any:
 def evict(
     model: PreTrainedModel, policy: str | Score, *, parts: str | None = None, budget: int | float | None = None, rows: int = 0,
     gates: Gate | str | Path | None = None, when: str | None = None, progress: bool | None = None, threads: int | None = None,
+    passes: Passes | None = None, query_model: tuple[Any, Any] | None = None,
 ) -> Eviction:
     """Evicts entries of the model's KV cache by a policy, inside of a `with` block.
 
@@ -692,6 +760,11 @@ def evict(
       weights, or a function of the new tokens (`kvpolicy.gates`).
     - `when`: "prefill", the default, decides once after each prefill: the prompt, and every later message of a
       conversation. "forward" decides after every forward, as H2O, TOVA and StreamingLLM do, and admissions always.
+    - `passes`: what the model reads after a prompt, for policies that go by the query rows of it (`kvzip`, `kvcompose`,
+      `dapq`, `lookahead_kv`): a function that makes passes (`kvpolicy.hf.Pass`) of the tokens of a prompt, such as
+      `kvpolicy.hf.Repeated.by(tokenizer)`. The decision then comes after them, and the cache keeps none of their tokens.
+    - `query_model`: for `expected_attention` and `cap_kv` the mean [layer, query head, channel] and the covariance [layer,
+      query head, channel, channel] of query rows before RoPE, of many texts. Without it they are those of the prompt.
     - `progress`: whether a bar shows the layers of a prefill; by default for 4,096 tokens and more, on a terminal.
     - `threads`: threads that decide; by default one for each processor.
 
@@ -703,6 +776,6 @@ def evict(
     signals a model does not give, models without a layer that attends to all tokens, and caches that are static, quantised
     or offloaded.
     """
-    return Eviction(model, policy, parts, budget, rows, gates, when=when, progress=progress, threads=threads)
+    return Eviction(model, policy, parts, budget, rows, gates, when=when, progress=progress, threads=threads, passes=passes, query_model=query_model)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ._press import AdaKVPress, ChunkKVPress, CriticalAdaKVPress, CriticalKVPress, CURPress, DMSPress, DuoAttentionPress, ExpectedAttentionPress, KVzapPress, LagKVPress, Press, QFilterPress, SimLayerKVPress
 from ._press import missing as __getattr__
+from ._prompt_presses import CompactorPress, ExpectedAttentionStatsPress, FastKVzipPress, FinchPress, KVComposePress, KVzipPress
 
 
 @dataclass
@@ -36,6 +37,22 @@ class KeyDiffPress(Press):
 class KnormPress(Press):
     def scorer(self) -> str:
         return "knorm"
+
+
+@dataclass
+class LeverageScorePress(Press):
+    sketch_dimension: int = 48
+
+    def scorer(self) -> str:
+        return f"leverage(sketch={self.sketch_dimension})"
+
+
+@dataclass
+class NonCausalAttnPress(Press):
+    chunk_size: int = 256
+
+    def scorer(self) -> str:
+        return f"compactor(sinks=0, recent=0, chunk={self.chunk_size}, blend=0, sketch=1, padding=kvpress)"
 
 
 @dataclass
@@ -88,5 +105,5 @@ class TOVAPress(Press):
         return "tova(force_last=true)"
 
 
-PRESSES: dict[str, type[Press]] = {"CURPress": CURPress, "CapPress": CapPress, "ExpectedAttentionPress": ExpectedAttentionPress, "KVzapPress": KVzapPress, "KeyDiffPress": KeyDiffPress, "KnormPress": KnormPress, "LagKVPress": LagKVPress, "ObservedAttentionPress": ObservedAttentionPress, "PyramidKVPress": PyramidKVPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
-__all__ = ["PRESSES", "AdaKVPress", "ChunkKVPress", "CriticalAdaKVPress", "CriticalKVPress", "CURPress", "DMSPress", "DuoAttentionPress", "ExpectedAttentionPress", "KVzapPress", "LagKVPress", "Press", "QFilterPress", "SimLayerKVPress", "CapPress", "KeyDiffPress", "KnormPress", "ObservedAttentionPress", "PyramidKVPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]
+PRESSES: dict[str, type[Press]] = {"CURPress": CURPress, "CapPress": CapPress, "CompactorPress": CompactorPress, "ExpectedAttentionPress": ExpectedAttentionPress, "KVzapPress": KVzapPress, "KeyDiffPress": KeyDiffPress, "KnormPress": KnormPress, "LagKVPress": LagKVPress, "LeverageScorePress": LeverageScorePress, "NonCausalAttnPress": NonCausalAttnPress, "ObservedAttentionPress": ObservedAttentionPress, "PyramidKVPress": PyramidKVPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
+__all__ = ["PRESSES", "AdaKVPress", "ChunkKVPress", "CompactorPress", "CriticalAdaKVPress", "CriticalKVPress", "CURPress", "DMSPress", "DuoAttentionPress", "ExpectedAttentionPress", "ExpectedAttentionStatsPress", "FastKVzipPress", "FinchPress", "KVComposePress", "KVzapPress", "KVzipPress", "LagKVPress", "Press", "QFilterPress", "SimLayerKVPress", "CapPress", "KeyDiffPress", "KnormPress", "LeverageScorePress", "NonCausalAttnPress", "ObservedAttentionPress", "PyramidKVPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]
