@@ -3,6 +3,7 @@
 // example-begin plugin
 #include <kvpolicy/plugin.hpp>
 
+#include "scrubbed.hpp"
 #include "squared.hpp"
 #include "value_aware.hpp"
 
@@ -17,5 +18,7 @@ struct sliding_window {
   friend bool operator==(sliding_window const&, sliding_window const&) = default;
 };
 
-KVPOLICY_PLUGIN(known) { known.add(value_aware{}).add_stage(squared<kvpolicy::full>{}).add(sliding_window{}); }
+KVPOLICY_PLUGIN(known) {
+  known.add(value_aware{}).add_stage(squared<kvpolicy::full>{}).add(sliding_window{}).add(scrubbed{});
+}
 // example-end plugin
