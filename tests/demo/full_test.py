@@ -51,7 +51,7 @@ mine = run(demo, *FEW, "--plugin", sys.argv[2], "--policy", "knorm | budget(64)"
 same = run(demo, *FEW, "--policy", "knorm | budget(64)")
 cells = lambda done: [line.split()[:6] for line in done.stdout.splitlines() if line.startswith(("full", "yours"))]
 expect(mine.returncode == 0 and "layout scrubbed" in mine.stdout and cells(mine) == cells(same), f"the plugin's applier: {mine.stdout} {mine.stderr}")
-refused(demo, ["--layout", "scrubbed"], "demo: --layout = scrubbed, but ", "there are compact")
+refused(demo, ["--layout", "scrubbed"], "demo: --layout = scrubbed, but ", "there are compact, list_rewrite, dead_slot, mask and overwrite")
 refused(demo, ["--plugin", "./none.so", "--policy", "knorm | budget(4)"], "demo: --plugin = ./none.so, but it cannot be loaded: ", "")
 refused(demo, ["--layout", "nope"], "demo: --layout = nope, but ", "there are compact, list_rewrite, dead_slot, mask and overwrite")
 refused(demo, ["--check", "--policies", "snapkv"], "demo: --check = without full", "shares of the full cache's recall")
