@@ -5,6 +5,7 @@
 
 #include "scrubbed.hpp"
 #include "squared.hpp"
+#include "unlike_the_mean.hpp"
 #include "value_aware.hpp"
 
 /// A system: a name for an admission, here of the last entries only, and its fields.
@@ -19,6 +20,7 @@ struct sliding_window {
 };
 
 KVPOLICY_PLUGIN(known) {
-  known.add(value_aware{}).add_stage(squared<kvpolicy::full>{}).add(sliding_window{}).add(scrubbed{});
+  known.add(value_aware{}).add(mine::unlike_the_mean{}).add_stage(squared<kvpolicy::full>{});
+  known.add(sliding_window{}).add(scrubbed{});
 }
 // example-end plugin

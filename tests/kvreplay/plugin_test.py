@@ -19,7 +19,7 @@ APPLIERS = Path(sys.argv.pop(2))
 
 import html_test  # noqa: E402
 from program import Runs, called  # noqa: E402
-from traces import ragged  # noqa: E402
+from traces import ragged, read  # noqa: E402
 
 NOT_OURS = {
     "it exports no kvpolicy_plugin": "int nothing;",
@@ -49,6 +49,15 @@ class Plugins(Runs):
         self.assertEqual({len(one) for one in by_name}, {12})
         self.assertEqual(ragged(self.result_of(self.with_plugin("--spec", "value_aware | budget(12)"))), by_name)
         self.assertNotEqual(ragged(self.result_of(self.run_program("--spec", "knorm | budget(12)"))), by_name)
+
+    def test_a_scorer_by_a_mean_of_keys_keeps_what_has_least_in_common_with_it(self):
+        kept = ragged(self.result_of(self.with_plugin("--policy", "unlike_the_mean", "--budget", 12)))
+        (_, _, entries, dims), numbers = read(self.path)["keys"]
+        for lane, held in enumerate(kept):
+            rows = [numbers[at:at + dims] for at in range(lane * entries * dims, (lane + 1) * entries * dims, dims)]
+            mean = [sum(column) / entries for column in zip(*rows)]
+            common = [sum(a * b for a, b in zip(row, mean)) for row in rows]
+            self.assertEqual(held, sorted(sorted(range(entries), key=lambda e: common[e])[:12]), lane)
 
     def test_a_stage_wraps_what_the_library_ships(self):
         plain = ragged(self.result_of(self.run_program("--spec", "knorm | budget(12)")))
