@@ -5,13 +5,13 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <initializer_list>
+#include <kvpolicy/bench/rounds.hpp>
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <memory>
@@ -52,17 +52,11 @@ class memory {
   std::size_t bytes_;
 };
 
+using kvpolicy::bench::median;
+
 template <class Work>
 double seconds_of(Work const& work) {
-  auto const begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-inline double median(std::vector<double> values) {
-  auto const middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return kvpolicy::bench::host_clock{}(work);
 }
 
 /// The bytes of the last-level cache of the first processor; 32 MiB if the system does not report them.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timing of benchmarks. In each round, everything that is compared runs in turn, so that disturbances of the machine
-// affect all of it alike. Ratios are medians over rounds.
+// Timing of benchmarks, in rounds as those of a user's scorer, and what they report.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -9,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <kvpolicy/bench/rounds.hpp>
 #include <string>
 #include <vector>
 
@@ -16,67 +16,9 @@
 
 namespace bench {
 
-/// The seconds of each work in each round.
-class rounds {
- public:
-  explicit rounds(std::size_t works) : taken_(works) {}
-  void note(std::size_t work, double seconds) { taken_[work].push_back(seconds); }
-
-  /// The median seconds of one work.
-  [[nodiscard]] double seconds(std::size_t work) const { return median(taken_[work]); }
-
-  /// The least seconds of one work: what it takes when nothing disturbs it.
-  [[nodiscard]] double least(std::size_t work) const {
-    return *std::min_element(taken_[work].begin(), taken_[work].end());
-  }
-
-  /// The median over rounds of the ratio of the time of `a` to that of `b`.
-  [[nodiscard]] double ratio(std::size_t a, std::size_t b) const {
-    return median_of([&](std::size_t i) { return taken_[a][i] / taken_[b][i]; });
-  }
-
-  /// The speedup of `b` (two threads) over `a` (one thread), divided by the speedup of `d` over `c`; the median over
-  /// rounds.
-  [[nodiscard]] double share(std::size_t a, std::size_t b, std::size_t c, std::size_t d) const {
-    return median_of([&](std::size_t i) { return taken_[a][i] / taken_[b][i] / (taken_[c][i] / taken_[d][i]); });
-  }
-
- private:
-  template <class Of>
-  [[nodiscard]] double median_of(Of const& of) const {
-    std::vector<double> values;
-    for (std::size_t i = 0; i < taken_.front().size(); ++i) values.push_back(of(i));
-    return median(values);
-  }
-  std::vector<std::vector<double>> taken_;
-};
-
-/// Runs every work once to warm up, and then all in turn in each iteration. `between` restores data before each,
-/// untimed. The time of an iteration is that of the first work.
-template <class Between, class... Work>
-rounds in_turn_after(benchmark::State& state, Between const& between, Work const&... work) {
-  (((void)between(), work()), ...);
-  rounds made(sizeof...(work));
-  for (auto _ : state) {
-    std::size_t index = 0;
-    double first = 0;
-    auto const one = [&](auto const& each) {
-      between();
-      double const seconds = seconds_of(each);
-      benchmark::ClobberMemory();
-      if (index == 0) first = seconds;
-      made.note(index++, seconds);
-    };
-    (one(work), ...);
-    state.SetIterationTime(first);
-  }
-  return made;
-}
-
-template <class... Work>
-rounds in_turn(benchmark::State& state, Work const&... work) {
-  return in_turn_after(state, [] {}, work...);
-}
+using kvpolicy::bench::in_turn;
+using kvpolicy::bench::in_turn_after;
+using kvpolicy::bench::rounds;
 
 /// Reports the bytes per second of an iteration that must touch `bytes`, and their ratio to the fastest copy of this
 /// process and to its fastest pass of any kind.

@@ -3,10 +3,9 @@
 // machine.
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <iterator>
+#include <kvpolicy/bench/rounds.hpp>
 #include <vector>
 
 #include "tinylm/session.hpp"
@@ -14,18 +13,6 @@
 namespace {
 
 namespace kv = kvpolicy;
-
-double seconds_of(auto const& work) {
-  auto const begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  auto const middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::string const folder = TINYLM_WEIGHTS_DIR;
 
@@ -62,18 +49,18 @@ void decode(benchmark::State& state) {
   std::vector<double> steps;
   std::vector<double> reads;
   for (auto _ : state) {
-    steps.push_back(seconds_of([&] { session.step('e'); }));
+    steps.push_back(kv::bench::host_clock{}([&] { session.step('e'); }));
     state.SetIterationTime(steps.back());
     session.truncate(context);
-    reads.push_back(seconds_of([&] { benchmark::DoNotOptimize(read_once(exec, lm.parameters())); }));
+    reads.push_back(kv::bench::host_clock{}([&] { benchmark::DoNotOptimize(read_once(exec, lm.parameters())); }));
   }
   double bytes = 0;
   lm.parameters().for_each(
       [&](std::vector<float> const& tensor) { bytes += static_cast<double>(tensor.size() * sizeof(float)); });
   state.counters["weights MB"] = bytes / 1e6;
-  state.counters["step ms"] = 1e3 * median(steps);
-  state.counters["read ms"] = 1e3 * median(reads);
-  state.counters["step/read"] = median(steps) / median(reads);
+  state.counters["step ms"] = 1e3 * kv::bench::median(steps);
+  state.counters["read ms"] = 1e3 * kv::bench::median(reads);
+  state.counters["step/read"] = kv::bench::median(steps) / kv::bench::median(reads);
 }
 BENCHMARK(decode)
     ->ArgNames({"context", "threads"})

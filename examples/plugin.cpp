@@ -3,7 +3,9 @@
 // example-begin plugin
 #include <kvpolicy/plugin.hpp>
 
+#include "scrubbed.hpp"
 #include "squared.hpp"
+#include "unlike_the_mean.hpp"
 #include "value_aware.hpp"
 
 /// A system: a name for an admission, here of the last entries only, and its fields.
@@ -17,5 +19,8 @@ struct sliding_window {
   friend bool operator==(sliding_window const&, sliding_window const&) = default;
 };
 
-KVPOLICY_PLUGIN(known) { known.add(value_aware{}).add_stage(squared<kvpolicy::full>{}).add(sliding_window{}); }
+KVPOLICY_PLUGIN(known) {
+  known.add(value_aware{}).add(mine::unlike_the_mean{}).add_stage(squared<kvpolicy::full>{});
+  known.add(sliding_window{}).add(scrubbed{});
+}
 // example-end plugin

@@ -172,6 +172,8 @@ int run_program(CLI::App& app, int count, char** arguments, Work const& work) {
   } catch (std::exception const& failed) {
     std::string_view const what = failed.what();
     return fail((what.starts_with(prefix) ? "" : prefix) + std::string(what), 1);
+  } catch (...) {  // a part of a plugin may throw anything
+    return fail(prefix + "something was thrown that is no exception", 1);
   }
 }
 

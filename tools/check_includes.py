@@ -48,7 +48,8 @@ ROOMS = {
     "by_name": _EVERYTHING - {"engines", "policies"},
     "engines": _EVERYTHING - {"policies"},
     "policies": _EVERYTHING - {"engines"},
-    "umbrella": _EVERYTHING,
+    "umbrella": _EVERYTHING | {"bench"},
+    "bench": _EVERYTHING | {"umbrella"},
 }
 
 # Who may include a foreign library; std is not foreign.

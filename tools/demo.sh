@@ -22,7 +22,7 @@ These imply --full:
   --plugin FILE       a shared library with parts of yours for --policy (docs/adding_a_scorer.md)
   --policies A,B      only these policies
   --shares A,B        budgets: the prompt divided by each of these
-  --layout NAME       compact, list_rewrite, dead_slot, mask or overwrite
+  --layout NAME       compact, list_rewrite, dead_slot, mask, overwrite or a plugin's
   --check             hold the figures against their bounds
 
 All options: build/release/bin/demo --help and build/release/bin/demo_full --help, after a build.

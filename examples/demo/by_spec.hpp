@@ -47,7 +47,7 @@ contender spec_contestant(std::string name, tinylm::when decide, Compose compose
   made.start = [compose, decide, observe_steps](engine& on, reading& from, int budget) -> std::unique_ptr<reader> {
     kv::any_policy const policy = compose(budget);
     tinylm::session_options const options{
-        .bound = on.bound(), .decide = decide, .lay = on.lay(), .observe_steps = observe_steps};
+        .bound = on.bound(), .decide = decide, .lay = on.lay(), .own = on.own(), .observe_steps = observe_steps};
     using reads = session_reader<kv::any_policy>;
     if (!asks_for_more(policy)) {
       return std::make_unique<reads>(tinylm::session(on.model(), on.exec(), from.whole(), policy, options));

@@ -68,6 +68,7 @@ bool checks_pass(options const& with, std::vector<row> const& rows, bytes const&
   auto const made = make_engine(read_model(with.weights), {.context = with.context,
                                                            .bound = with.context + with.length + 64,
                                                            .layout = with.layout,
+                                                           .own = with.own,
                                                            .threads = with.threads});
   engine& on = *made;
   bool all = true;

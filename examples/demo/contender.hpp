@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <kvpolicy/by_name/any_applier.hpp>
 #include <kvpolicy/core/cache.hpp>
 #include <memory>
 #include <span>
@@ -49,6 +50,7 @@ struct engine_options {
   int context = 1024;  ///< bytes of a prompt
   int bound = 1152;    ///< the largest number of entries of a lane
   std::string layout = "compact";
+  kv::any_applier own{};  ///< the layout, if it is one of a plugin
   int threads = 1;
 };
 
@@ -99,5 +101,7 @@ struct contender {
 /// The policy of a user's spec: an eviction, or an admission, a selection and an eviction together.
 /// - throws: `invalid_argument` if the spec is not one of a policy.
 [[nodiscard]] contender written(options const& with, std::string const& spec, std::string name);
+/// The applier that a plugin adds under the name of `--layout`, or none.
+[[nodiscard]] kv::any_applier written_layout(options const& with);
 
 }  // namespace demo

@@ -12,6 +12,7 @@ int main(int count, char** arguments) {
                       .quick = {.questions = 12, .stretches = 3},
                       .everything = true,
                       .written = demo::written,
+                      .written_layout = demo::written_layout,
                       .check = demo::checks_pass};
   for (auto const& list : {demo::published_evictions(), demo::more_evictions(), demo::gated(), demo::compositions()}) {
     which.contenders.insert(which.contenders.end(), list.begin(), list.end());

@@ -10,9 +10,11 @@ namespace {
 /// The pool holds three sequences: a prompt with its question, one without, and a session that continues either.
 constexpr int sequences = 4;
 
-tinylm::layout layout_of(std::string const& name) {
+/// The layout for which the pool is cut. An applier of a plugin gets pages, or lists of slots if it takes them.
+tinylm::layout layout_of(engine_options const& with) {
+  if (with.own.there()) return with.own.takes_list() ? tinylm::layout::overwrite : tinylm::layout::compact;
   tinylm::layout lay{};
-  kv::expects(kv::detail::read_value(name, lay), "demo", "--layout", name,
+  kv::expects(kv::detail::read_value(with.layout, lay), "demo", "--layout", with.layout,
               "there are compact, list_rewrite, dead_slot, mask and overwrite");
   return lay;
 }
@@ -45,7 +47,7 @@ void copy_rows(kv::cache const& from, kv::cache const& to) {
 engine::engine(std::shared_ptr<model_files const> files, engine_options const& with)
     : files_(std::move(files)),
       with_(with),
-      lay_(layout_of(with.layout)),
+      lay_(layout_of(with)),
       model_(files_->model()),
       exec_(with.threads),
       pool_(model_.about().shape(), units_for(with, tinylm::pool_for(lay_), lanes_of(*files_)),

@@ -58,6 +58,7 @@ class engine {
   [[nodiscard]] kv::host_executor& exec() { return exec_; }
   [[nodiscard]] tinylm::kv_pool& pool() { return pool_; }
   [[nodiscard]] tinylm::layout lay() const { return lay_; }
+  [[nodiscard]] kv::any_applier const& own() const { return with_.own; }
   [[nodiscard]] int bound() const { return with_.bound; }
   [[nodiscard]] int context() const { return with_.context; }
   [[nodiscard]] tinylm::gate_weights gates() const { return files_->gates(); }
@@ -141,7 +142,7 @@ contender contestant(std::string name, tinylm::when decide, Compose compose, boo
   made.start = [compose, decide, observe_steps](engine& on, reading& from, int budget) -> std::unique_ptr<reader> {
     auto const policy = compose(budget);
     tinylm::session_options const options{
-        .bound = on.bound(), .decide = decide, .lay = on.lay(), .observe_steps = observe_steps};
+        .bound = on.bound(), .decide = decide, .lay = on.lay(), .own = on.own(), .observe_steps = observe_steps};
     return std::make_unique<session_reader<std::remove_const_t<decltype(policy)>>>(
         tinylm::session(on.model(), on.exec(), from.whole(), policy, options));
   };

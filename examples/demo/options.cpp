@@ -39,7 +39,7 @@ void add_options_of_everything(CLI::App& app, program const& of, options& to) {
   app.add_option("--plugin", to.plugins, "a shared library with parts of your own for --policy; repeatable")
       ->group(group)
       ->each(refused("--plugin"));
-  app.add_option("--layout", to.layout, "compact, list_rewrite, dead_slot, mask or overwrite")
+  app.add_option("--layout", to.layout, "compact, list_rewrite, dead_slot, mask, overwrite or a plugin's")
       ->group(group)
       ->each(refused("--layout"));
 }
@@ -112,7 +112,8 @@ void settle(program const& of, options& with) {
   examples::expect_no_input("demo", "--report", with.report, {with.text});
   examples::expect_no_input("demo", "--report", with.report, with.plugins);
   check_budgets(with);
-  kv::expects(is_layout(with.layout), "demo", "--layout", with.layout,
+  if (!is_layout(with.layout) && of.written_layout) with.own = of.written_layout(with);
+  kv::expects(is_layout(with.layout) || with.own.there(), "demo", "--layout", with.layout,
               "there are compact, list_rewrite, dead_slot, mask and overwrite");
   for (std::string const& spec : with.specs) (void)of.written(with, spec, "");
   bool const full = with.policies.empty() || !with.specs.empty() ||

@@ -28,6 +28,7 @@ struct options {
   std::vector<std::string> specs;    ///< policies that the user wrote
   std::vector<std::string> plugins;  ///< files with parts of the user's own
   std::string layout = "compact";
+  kv::any_applier own{};  ///< the layout, if a plugin adds it
   std::vector<int> shares;
   int context = 1024;
   int cases = -1;
@@ -56,6 +57,8 @@ struct program {
   bool everything;  ///< it has the whole table, policies by spec, layouts and `--check`
   /// Makes a contender of a user's spec. Empty: the program takes none.
   std::function<contender(options const& with, std::string const& spec, std::string name)> written{};
+  /// The applier of `--layout`, if a plugin adds it. Empty: the program takes no plugins.
+  std::function<kv::any_applier(options const& with)> written_layout{};
   /// Prints a line for each bound of `--check`, and returns whether all are met.
   std::function<bool(options const&, std::vector<row> const&, bytes const& text)> check{};
 };

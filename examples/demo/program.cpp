@@ -15,10 +15,11 @@ namespace {
 
 void print_everything(options const& with, std::vector<contender> const& contenders, run const& all, int lanes) {
   fmt::print(
-      "tinylm, prompts of {} bytes, {} recall questions, {} stretches of {} bytes, {} at a time; a prefill takes "
+      "tinylm, prompts of {} bytes, {} recall questions, {} stretches of {} bytes, {} at a time{}; a prefill takes "
       "{:.0f} "
       "ms\n\n",
-      with.context, with.cases, with.windows, with.length, with.threads, 1e3 * all.prefill_seconds());
+      with.context, with.cases, with.windows, with.length, with.threads,
+      with.layout == "compact" ? "" : ", layout " + with.layout, 1e3 * all.prefill_seconds());
   print_table(all.rows(), lanes);
   fmt::print("\nIn brackets: the 95 % Wilson interval of {} answers, in percent.\n\n", with.cases);
   for (contender const& one : contenders) {

@@ -99,6 +99,7 @@ inline keep_map::page page_of(options const& with, kv::shape const& model, run c
                {"entry", "character"},
                {"rows", nlohmann::json::array()},
                {"texts", nlohmann::json::array()}}};
+  if (with.layout != "compact") made.made.push_back({"layout", with.layout});
   for (std::size_t e = 0; e < all.rows().size(); ++e) {
     made.data["rows"].push_back(json_of(all.rows()[e], all.spell(e)));
   }

@@ -119,7 +119,8 @@ void run::measure(std::shared_ptr<model_files const> const& files) {
 void run::work(std::shared_ptr<model_files const> const& files, std::vector<outcome>& outcomes,
                std::atomic<std::size_t>& next, progress& shown) const {
   auto const on = make_engine(
-      files, {.context = with_.context, .bound = with_.context + with_.length + 64, .layout = with_.layout});
+      files,
+      {.context = with_.context, .bound = with_.context + with_.length + 64, .layout = with_.layout, .own = with_.own});
   for (std::size_t i = next++; i < cases_.size(); i = next++) outcomes[i] = run_case(*on, i, shown);
 }
 

@@ -74,6 +74,16 @@ contender written_sections(kv::any_cache_policy const& policy, std::string name)
 
 }  // namespace
 
+kv::any_applier written_layout(options const& with) {
+  kv::any_applier const own = known_scorers(with).applier_of(with.layout);
+  if (!own.there()) return own;
+  kv::applier_effects const does = own.effects();
+  bool const has_memory = !does.redirects && !does.masks && !does.drops_blocks && !does.rotates_keys;
+  kv::expects(has_memory && (!does.edits_list || own.takes_list()), "demo", "--layout", with.layout,
+              "an applier of a plugin gets pages of rows, or lists of slots as its member `list`");
+  return own;
+}
+
 contender written(options const& with, std::string const& spec, std::string name) {
   kv::any_cache_policy const policy = kv::parse_cache_policy(spec, known_scorers(with));
   bool const alone = !policy.admit && !policy.select && !asks_for(*policy.evict, kv::log_beta::name);

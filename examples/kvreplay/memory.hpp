@@ -16,8 +16,9 @@ namespace kvreplay {
 /// slots that never move. With a dead slot all lanes have one list.
 class memory {
  public:
-  memory(layout lay, trace& of)
+  memory(layout lay, trace& of, kv::basic_any_applier<executor> own = {})
       : lay_(lay),
+        own_(std::move(own)),
         trace_(of),
         lanes_(of.shape().layers * of.shape().kv_heads),
         rows_(shared() ? 1 : lanes_),
@@ -28,7 +29,9 @@ class memory {
   }
 
   [[nodiscard]] bool shared() const { return lay_ == layout::dead_slot; }
-  [[nodiscard]] bool listed() const { return lay_ == layout::dead_slot || lay_ == layout::mask; }
+  [[nodiscard]] bool listed() const {
+    return lay_ == layout::dead_slot || lay_ == layout::mask || lay_ == layout::own_list;
+  }
   /// True if the layout moves rows. Layers can then be applied one after another, and their memory given back.
   [[nodiscard]] bool moves() const { return !listed(); }
   [[nodiscard]] int lanes() const { return lanes_; }
@@ -136,13 +139,51 @@ class memory {
                                          .dead = trace_.entries(),
                                          .freed = {{freed_.data()}, {&freed_count_}}},
                          plan, now, state, stats);
+      case layout::own:
+        return apply_own(exec, own_, plan, now, state, stats);
+      case layout::own_list:
+        return apply_own(exec, own_.on_list(list()), plan, now, state, stats);
       case layout::mask:
         kv::mask_rows const rows{{mask_.data(), 0, row * trace_.shape().kv_heads, row}, kv::mask_form::bits, entries};
         return kv::apply(exec, kv::mask{list(), rows}, plan, now, state, stats);
     }
   }
 
+  /// Refuses what an applier has left in a lane, if it is not what `held` says: ordinals of the trace, in their order.
+  void expect_held(kv::lane this_lane, std::vector<int> const& held) const {
+    int const count = this->count(this_lane);
+    auto const where = [&] {
+      return " in layer " + std::to_string(this_lane.layer) + ", head " + std::to_string(this_lane.head);
+    };
+    kv::expects(count == std::ssize(held), "kvreplay", "--layout", own_.name(), [&] {
+      return "it left " + std::to_string(count) + " entries" + where() + ", where the decision keeps " +
+             std::to_string(held.size());
+    });
+    int const* const position =
+        position_.data() + (this_lane.layer * layer_rows() + this_lane.head * head_rows()) * trace_.entries();
+    for (int e = 0; e < count; ++e) {
+      kv::expects(position[e] == trace_.positions[size(held[size(e)])], "kvreplay", "--layout", own_.name(), [&] {
+        return "the entries that it left" + where() + " are others than the decision keeps, or in another order";
+      });
+    }
+  }
+
  private:
+  /// Applies by an applier of a plugin. Whatever it throws is said of it.
+  static void apply_own(executor& exec, kv::basic_any_applier<executor> const& by, kv::plan<executor> const& plan,
+                        kv::cache& now, kv::state<executor>& state, kv::apply_stats* stats) {
+    std::string said = "it throws what is no exception";
+    try {
+      return kv::apply(exec, by, plan, now, state, stats);
+    } catch (kv::invalid_argument const&) {
+      throw;
+    } catch (std::exception const& thrown) {
+      said = thrown.what();
+    } catch (...) {
+    }
+    throw kv::invalid_argument(said);
+  }
+
   /// Makes the planes. If the trace has no rows, they point to unused bytes.
   void make_planes() {
     auto const plane_of = [&](array const& from, int dims) {
@@ -212,6 +253,7 @@ class memory {
   static constexpr int page_tokens = 16;  ///< the page size of the layout lane_pages
 
   layout lay_;
+  kv::basic_any_applier<executor> own_;  ///< of a plugin's layout
   trace& trace_;
   int lanes_;
   int rows_;  ///< the rows of the tables: one for each lane, or one for all

@@ -243,7 +243,7 @@ inline void refuse_options(options const& with, std::vector<std::pair<char const
   for (auto const& [option, value] : more) {
     kv::expects(value.empty(), "kvreplay", option, value, [&] { return with.policy + " has no use for it"; });
   }
-  bool const carried = with.lay != layout::compact_rerotated && with.lay != layout::dead_slot;
+  bool const carried = with.lay == layout::compact || with.lay == layout::lane_pages || with.lay == layout::mask;
   kv::expects(carried, "kvreplay", "--layout", with.layout_name,
               [&] { return "of " + with.policy + " there are compact, lane_pages and mask"; });
 }

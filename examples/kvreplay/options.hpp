@@ -23,7 +23,8 @@ using any_admission = kv::basic_any_admission<executor>;
 using any_selection = kv::basic_any_selection<executor>;
 using registry = kv::basic_registry<executor>;
 
-enum class layout { compact, compact_rerotated, dead_slot, mask, lane_pages };
+/// The layouts of the program, and two of an applier that a plugin adds: on rows of lanes, and on lists of slots.
+enum class layout { compact, compact_rerotated, dead_slot, mask, lane_pages, own, own_list };
 [[nodiscard]] constexpr std::array<char const*, 5> names(layout) {
   return {"compact", "compact_rerotated", "dead_slot", "mask", "lane_pages"};
 }
@@ -48,6 +49,7 @@ struct options {
   bool has_no_budget = false;  ///< the policy says itself how many entries stay
   mode how = mode::prefill;
   layout lay = layout::compact;
+  kv::basic_any_applier<executor> own;  ///< of the layouts of a plugin
 };
 
 inline void add_to(CLI::App& app, options& to) {
@@ -76,7 +78,7 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--mode", to.mode_name, "prefill, decode, turns, chunks, layers or select");
   app.add_option("--chunk", to.chunk, "chunks: entries that arrive at a time");
   app.add_option("--prefill", to.prefill, "decode: entries that are there at the start");
-  app.add_option("--layout", to.layout_name, "compact, compact_rerotated, dead_slot, mask or lane_pages");
+  app.add_option("--layout", to.layout_name, "compact, compact_rerotated, dead_slot, mask, lane_pages or a plugin's");
   app.add_flag("--attend", to.attend, "also the attention of the last query row over what is left");
   app.add_option("--threads", to.threads, "threads of the decisions");
   app.add_option("--device", to.device, "cpu or cuda");
@@ -91,6 +93,11 @@ inline void add_to(CLI::App& app, options& to) {
   registry known = kv::shipped<executor>();
   if constexpr (std::same_as<executor, kv::host_executor>) {
     examples::load_plugins("kvreplay", with.plugins, known);
+    for (auto const& each : known.appliers()) {
+      layout lay{};
+      kv::expects(!kv::detail::read_value(each.name(), lay), "kvreplay", "--plugin", with.plugins.back(),
+                  [&] { return "it adds an applier " + std::string(each.name()) + ", which is a layout already"; });
+    }
   } else {
     kv::expects(with.plugins.empty(), "kvreplay", "--plugin", with.plugins.empty() ? "" : with.plugins.front(),
                 "its parts are built for the host");
@@ -222,13 +229,29 @@ inline void check_spec_alone(options const& with) {
   }
 }
 
+/// Reads `--layout`: a name of the program, or of an applier that a plugin adds.
+inline void settle_layout(options& with) {
+  if (kv::detail::read_value(with.layout_name, with.lay)) return;
+  registry const known = known_parts(with);
+  with.own = known.applier_of(with.layout_name);
+  kv::expects(with.own.there(), "kvreplay", "--layout", with.layout_name, [&] {
+    std::string added;
+    for (auto const& each : known.appliers()) added += " and " + std::string(each.name());
+    return "there are compact, compact_rerotated, dead_slot, mask and lane_pages" + added;
+  });
+  kv::applier_effects const does = with.own.effects();
+  bool const has_memory = !does.redirects && !does.masks && !does.drops_blocks && !does.rotates_keys;
+  kv::expects(has_memory && (!does.edits_list || with.own.takes_list()), "kvreplay", "--layout", with.layout_name,
+              "an applier of a plugin gets rows of lanes, or lists of slots as its member `list`");
+  with.lay = with.own.takes_list() ? layout::own_list : layout::own;
+}
+
 /// Reads the named values, and makes all checks that do not need the trace.
 inline void settle(options& with) {
   kv::expects(kv::detail::read_value(with.mode_name, with.how), "kvreplay", "--mode", with.mode_name,
               "there are prefill, decode, turns, select, chunks and layers");
   if (with.how == mode::layers) with.how = mode::prefill;  // where layers are cut again, all end as after one decision
-  kv::expects(kv::detail::read_value(with.layout_name, with.lay), "kvreplay", "--layout", with.layout_name,
-              "there are compact, compact_rerotated, dead_slot, mask and lane_pages");
+  settle_layout(with);
   kv::expects(with.device == examples::device_name, "kvreplay", "--device", with.device,
               [] { return std::string("this build has ") + examples::device_name; });
   kv::expects(with.threads >= 1 && with.threads <= 1024, "kvreplay", "--threads", with.threads, "1 to 1024");

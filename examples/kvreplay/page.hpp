@@ -145,7 +145,7 @@ class page_writer {
                 fmt::format("Each cell is one {} of a recorded trace, in every lane (a KV head of a layer); the darker "
                             "it is, the more lanes still hold it after the policy has decided.",
                             entry),
-            .made = {{"trace", trace_name}, {"mode", kv::to_string(with_.how)}},
+            .made = {{"trace", trace_name}, {"mode", kv::to_string(with_.how)}, {"layout", with_.layout_name}},
             .docs = with_.docs,
             .numbers = fmt::format("How many of the {} entries each lane {} at the end, layer by layer.",
                                    trace_.entries(), holds),

@@ -23,9 +23,9 @@ class replay {
         trace_(of),
         policy_(policy),
         exec_(examples::make_executor(with.threads)),
-        memory_(with.lay, of),
+        memory_(with.lay, of, with.own),
         signals_(with, of, policy_, memory_),
-        state_(kv::make_state(exec_, policy_, memory_.view())),
+        state_(kv::make_state(exec_, policy_, memory_.view(), with.own)),
         plan_(kv::make_plan(exec_, policy_, memory_.view())) {
     signals_.look_at(state_);
     found_.decides = policy_.decides();
@@ -114,7 +114,9 @@ class replay {
       std::same_as<executor, kv::host_executor> ? std::launch::async : std::launch::deferred;
 
   /// True if there is only one decision, which can be applied layer by layer.
-  [[nodiscard]] bool deferred() const { return with_.how == mode::prefill && memory_.moves(); }
+  [[nodiscard]] bool deferred() const {
+    return with_.how == mode::prefill && memory_.moves() && with_.lay != layout::own;
+  }
 
   /// How many layers decide in one call. Layers that decide separately do so a few at a time, enough for every thread.
   [[nodiscard]] int layers_at_once() const {
@@ -282,7 +284,16 @@ class replay {
       examples::settle(exec_);
     });
     found_.ms.apply += watch.lap();
+    if (with_.own.there()) expect_held(plan_.keep().lanes);
     add(stats_, plan_.keep().lanes.layer_begin == 0);
+  }
+  /// Refuses what an applier of a plugin has left, if it is not what the decision keeps.
+  void expect_held(kv::lanes const& batch) const {
+    int const first = journal::first_segment(policy_.decides(), batch);
+    for (int i = 0; i < batch.size(); ++i) {
+      int const segment = first + kv::segment_of(batch, policy_.decides(), i);
+      memory_.expect_held(batch.at(i), journal_->held()[size(segment)]);
+    }
   }
 
   void add(kv::apply_stats const& stats, bool begins) {

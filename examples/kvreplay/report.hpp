@@ -36,7 +36,7 @@ struct policy_text {
       {"spec", policy.spec},
       {"fields", fields_set(with)},
       {"mode", kv::to_string(with.how)},
-      {"layout", kv::to_string(with.lay)},
+      {"layout", with.layout_name},
       {"granularity", kv::to_string(policy.decides)},
       {"segments", found.segments},
       {"entries", of.entries()},

@@ -141,7 +141,8 @@ class result_writer {
 
   /// Adds the tensors of kept rows. Each lane of a segment holds the segment's entries.
   void add_rows(results const& found) {
-    if (with_.lay != layout::compact && with_.lay != layout::compact_rerotated) return;
+    bool const adjacent = with_.lay == layout::compact || with_.lay == layout::compact_rerotated;
+    if (!adjacent && with_.lay != layout::own) return;
     int const heads = trace_.shape().kv_heads;
     std::int64_t rows = 0;
     for (int i = 0; i < trace_.shape().layers * heads; ++i) {

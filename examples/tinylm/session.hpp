@@ -38,6 +38,7 @@ struct session_options {
   int chunk = 256;   ///< tokens of one forward in a prefill
   when decide = when::after_prefill;
   layout lay = layout::compact;
+  kv::any_applier own{};          ///< on the host: an applier of the caller's for the pool of `lay`, or none
   bool observe_by_layer = false;  ///< let the policy observe each layer when it is done, not all layers at the end
   bool observe_steps = true;      ///< let the policy observe decoded tokens; false for policies that observe turns only
   kv::by_lane<std::uint8_t const> hidden{};  ///< see attention_call; for tests
@@ -163,7 +164,7 @@ class session {
         options_(options),
         entries_(std::move(entries)),
         queries_(with.about().shape(), std::max(1, options.chunk)),
-        state_(kv::make_state(exec, policy, entries_.view())),
+        state_(kv::make_state(exec, policy, entries_.view(), options.own)),
         plan_(kv::make_plan(exec, policy, entries_.view())) {
     kv::expects(options.chunk >= 1, "session", "chunk", options.chunk, "a forward has at least one token");
     pool_options const& pool = entries_.pool().how();
@@ -193,6 +194,9 @@ class session {
 
   /// Applies the plan, and gives freed units back to the pool.
   void apply(kv::cache& cache) {
+    if constexpr (std::same_as<Executor, kv::host_executor>) {
+      if (options_.own.there()) return apply_own(cache);
+    }
     switch (options_.lay) {
       case layout::compact:
         kv::apply(*exec_, kv::compact{}, plan_, cache, state_, stats_.data());
@@ -216,6 +220,14 @@ class session {
         kv::apply(*exec_, kv::overwrite{entries_.list()}, plan_, cache, state_, stats_.data());
         return entries_.release();
     }
+  }
+
+  /// Applies the plan by the applier of the caller's.
+  void apply_own(kv::cache& cache) {
+    bool const listed = options_.own.takes_list();
+    kv::apply(*exec_, listed ? options_.own.on_list(entries_.list()) : options_.own, plan_, cache, state_,
+              stats_.data());
+    entries_.release();
   }
 
   /// Unmasks units that went back to the pool, so that attention reads the entries that are written there next.

@@ -65,6 +65,8 @@ inline void load_plugin(std::string const& file, registry& into) {
     mine.add(made);
   } catch (std::exception const& thrown) {
     expect(false, std::string("it adds nothing: ") + thrown.what());
+  } catch (...) {
+    expect(false, "it adds nothing, and throws what is no exception");
   }
   into = made;
 }

@@ -73,20 +73,8 @@ struct keeps_odd {
 };
 
 /// Twelve entries in each of four lanes, with random keys.
-struct four_lanes : decided_cache {
-  four_lanes() : decided_cache({.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 12}) {
-    std::vector<int> positions;
-    for (int e = 0; e < 12; ++e) positions.push_back(e < 6 ? e : e + 3);
-    dice random(7);
-    for (int i = 0; i < cache.lane_count(); ++i) {
-      cache.put(cache.lane_at(i), positions);
-      for (int e = 0; e < 12; ++e) {
-        std::vector<double> key(8);
-        for (double& each : key) each = random.below(64) / 16.0 - 2;
-        cache.write(of::keys, cache.lane_at(i), e, key);
-      }
-    }
-  }
+struct four_lanes : lanes_of_random_keys {
+  four_lanes() : lanes_of_random_keys({0, 1, 2, 3, 4, 5, 9, 10, 11, 12, 13, 14}, 12, 7) {}
 };
 
 kv::registry with_mine() { return kv::shipped().add(keeps_odd{}).add_stage(reversed<kv::full>{}); }

@@ -35,10 +35,7 @@ struct tight_cache {
     view.where = kv::identity_map(tokens, sequences);
   }
 
-  [[nodiscard]] std::string refusal() const {
-    kv::host_executor exec;
-    return error_of([&] { (void)kv::make_plan(exec, kv::policies::knorm(), view); });
-  }
+  [[nodiscard]] std::string refusal() const { return refusal_of_cache(view); }
   std::string with(std::function<void(kv::cache&)> const& change) {
     kv::cache const before = view;
     change(view);

@@ -21,11 +21,6 @@ mock_options scaled_of(scaling scales) {
           .rows = content::fingerprint};
 }
 
-std::string refusal(kv::cache const& in) {
-  kv::host_executor exec;
-  return error_of([&] { (void)kv::make_plan(exec, kv::policies::knorm(), in); });
-}
-
 /// Keeps the sinks and the newest entries of every lane, with any applier. Returns the error.
 template <class Applier>
 std::string keep_six(kv::cache view, Applier const& applier) {
@@ -116,7 +111,7 @@ TEST_SUITE("core/latent") {
       CHECK(kv::entry_bytes(view) == 4 * 8);
       CHECK(kv::values_of(view).rows.channels == 6);
       CHECK(kv::values_of(view).row({0, 1, 0}, 3) == kv::keys_of(view).row({0, 1, 0}, 3));
-      CHECK(refusal(view).empty());
+      CHECK(refusal_of_cache(view).empty());
     }
   }
 
@@ -129,7 +124,7 @@ TEST_SUITE("core/latent") {
                                  .counts = counts.data(),
                                  .positions = positions.data()};
     kv::cache const made = kv::contiguous_cache(memory);
-    CHECK(refusal(made).empty());
+    CHECK(refusal_of_cache(made).empty());
     CHECK(kv::entry_bytes(made) == 32);
     memory.shape.value_dim = 0;
     CHECK(error_of([&] { (void)kv::contiguous_cache(memory); }) ==
@@ -142,7 +137,7 @@ TEST_SUITE("core/latent") {
     auto const with = [&](auto const& change) {
       kv::cache view = cache.view();
       change(view);
-      return refusal(view);
+      return refusal_of_cache(view);
     };
     std::string const overlap = "make_plan: k and v = overlapping, but keys and values are different memory";
     CHECK(with([](kv::cache& now) { now.v.base += 2 * 4; }).empty());
@@ -292,7 +287,8 @@ TEST_SUITE("core/scales") {
     CHECK(error_of([&] { kv::ops::fill_row(exec, view, kv::place{}, 0.0f, 1.0f); }) ==
           "fill_row: value = 1, but the scales of e4m3 rows are their engine's: only 0 needs none");
     view.k.element = view.v.element = kv::codec::opaque;
-    CHECK(refusal(view) == "make_plan: k.scales = numbers beside opaque, but e4m3 and e5m2 elements alone have scales");
+    CHECK(refusal_of_cache(view) ==
+          "make_plan: k.scales = numbers beside opaque, but e4m3 and e5m2 elements alone have scales");
     kv::queries rows;
     rows.element = kv::codec::e5m2;
     rows.heads = 2;

@@ -142,6 +142,41 @@ TEST_SUITE("layout/own_applier") {
     }
   }
 
+  TEST_CASE("an applier whose type is erased has the columns of the applier inside, and does what it does") {
+    mock_cache mock({.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 12});
+    kv::cache view = mock.view();
+    kv::host_executor exec;
+    auto const policy = kv::eviction{.score = kv::streaming_llm{.sinks = 1}, .budget = kv::per_lane{3}};
+    kv::any_applier const how{user::aging{}};
+    kv::any_applier const none;
+    CHECK((how.there() && how.name() == "aging" && how.effects() == kv::applier_effects{} && !how.takes_list()));
+    auto state = kv::make_state(exec, policy, view, none, how);
+    auto plan = kv::make_plan(exec, policy, view);
+    CHECK(state.columns().size() == 1);
+    kv::append(exec, view, state, {.tokens = 4, .position = 0});
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+    CHECK(error_of([&] { kv::apply(exec, none, plan, view, state); }) ==
+          "apply: applier = none, but it carries the decision out");
+    kv::apply(exec, how, plan, view, state);
+    int const* const age = state.columns_from(0, view.lanes).table<int>(0).row({0, 1, 1});
+    CHECK(std::vector(age, age + 4) == std::vector{1, 1, 1, 1});
+    kv::any_applier const scrubs{user::scrub{.refuses = true}};
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+    CHECK(error_of([&] { kv::apply(exec, scrubs, plan, view, state); }) ==
+          "apply: scrub.refuses = true, but it was asked to refuse");
+    CHECK(kv::any_applier{kv::list_rewrite<>{}}.takes_list());
+  }
+
+  TEST_CASE("a registry knows appliers by their names, and takes each name once") {
+    kv::registry known;
+    known.add(user::scrub{}).add(user::aging{});
+    CHECK(known.appliers().size() == 2);
+    CHECK(known.applier_of("aging").name() == "aging");
+    CHECK(!known.applier_of("compact").there());
+    CHECK(error_of([&] { known.add(user::scrub{}); }) ==
+          "registry: name = scrub, but there is an applier of that name");
+  }
+
   TEST_CASE("a keep set that an engine made itself has no epochs, and is compared by its counts") {
     mock_cache mock({.bound = 12});
     kv::cache view = mock.view();

@@ -52,10 +52,7 @@ struct four_lanes {
   /// What a call is refused with, which has changed nothing then; empty if it is not refused.
   template <class Call>
   std::string refusal(Call const& call) {
-    auto const before = cache.save();
-    std::string const said = error_of(call);
-    if (!said.empty()) CHECK(cache.save() == before);
-    return said;
+    return refusal_without_change(call, [&] { return cache.save(); });
   }
   template <class Applier>
   std::string apply(Applier const& how) {

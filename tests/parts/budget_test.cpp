@@ -11,12 +11,6 @@ using namespace kvpolicy_test;
 constexpr int no_limit = 0x7FFFFFFF;
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-/// What check says about a budget; nothing if it is sound.
-template <class Budget>
-std::string refusal(Budget const& limit) {
-  return error_of([&] { limit.check("here"); });
-}
-
 /// One chosen at run time gives every lane and pool what the typed one gives, once it is known what an entry costs.
 template <class Budget, class Counted>
 void erases(Budget const& limit, kv::budget_scope scope, double floor, Counted const& counted) {
@@ -63,7 +57,8 @@ TEST_SUITE("parts/budget") {
     erases(limit);
     CHECK(kv::to_string(limit) == "budget(64, block=32)");
     CHECK(kv::parse("knorm | budget(64, block=32)").budget == kv::any_budget(limit));
-    CHECK(refusal(kv::whole_blocks{.block = 0}) == "here: budget.block = 0, but a block has at least one entry");
+    CHECK(refusal_of_part(kv::whole_blocks{.block = 0}) ==
+          "here: budget.block = 0, but a block has at least one entry");
     for (char const* const with :
          {"ratio=0.5, block=8", "64, block=8, scope=layer", "64, block=8, by=ramp", "64, block=-1"}) {
       CHECK(error_of([&] {
@@ -175,23 +170,24 @@ TEST_SUITE("parts/budget") {
 
   TEST_CASE("counts below 0, and parts that are not from 0 to 1, are refused") {
     std::string const below = "budget.tokens = -1, but a count cannot be negative";
-    CHECK(refusal(kv::per_lane{-1}) == "here: " + below);
-    CHECK(refusal(kv::per_layer{-1}) == "here: " + below);
-    CHECK(refusal(kv::per_sequence{-1}) == "here: " + below);
-    CHECK(refusal(kv::in_bytes{-1}) == "here: budget.bytes = -1, but a count cannot be negative");
+    CHECK(refusal_of_part(kv::per_lane{-1}) == "here: " + below);
+    CHECK(refusal_of_part(kv::per_layer{-1}) == "here: " + below);
+    CHECK(refusal_of_part(kv::per_sequence{-1}) == "here: " + below);
+    CHECK(refusal_of_part(kv::in_bytes{-1}) == "here: budget.bytes = -1, but a count cannot be negative");
     for (double const part : {-0.5, 1.5, not_a_number}) {
-      CHECK(refusal(kv::per_layer{1, part}).find("but a floor is a part of the budget, 0 to 1") != std::string::npos);
-      CHECK(refusal(kv::per_sequence{1, part}).find("but a floor is a part of the budget, 0 to 1") !=
+      CHECK(refusal_of_part(kv::per_layer{1, part}).find("but a floor is a part of the budget, 0 to 1") !=
             std::string::npos);
-      CHECK(refusal(kv::drop_ratio{part}).find("but a part is dropped, 0 to 1") != std::string::npos);
+      CHECK(refusal_of_part(kv::per_sequence{1, part}).find("but a floor is a part of the budget, 0 to 1") !=
+            std::string::npos);
+      CHECK(refusal_of_part(kv::drop_ratio{part}).find("but a part is dropped, 0 to 1") != std::string::npos);
     }
     for (double const part : {0.0, 0.5, 1.0}) {
-      CHECK(refusal(kv::per_layer{0, part}).empty());
-      CHECK(refusal(kv::per_sequence{0, part}).empty());
-      CHECK(refusal(kv::drop_ratio{part}).empty());
+      CHECK(refusal_of_part(kv::per_layer{0, part}).empty());
+      CHECK(refusal_of_part(kv::per_sequence{0, part}).empty());
+      CHECK(refusal_of_part(kv::drop_ratio{part}).empty());
     }
-    CHECK(refusal(kv::per_lane{0}).empty());
-    CHECK(refusal(kv::in_bytes{0}).empty());
+    CHECK(refusal_of_part(kv::per_lane{0}).empty());
+    CHECK(refusal_of_part(kv::in_bytes{0}).empty());
   }
 
   TEST_CASE("a budget that is chosen at run time is the typed one") {
@@ -207,26 +203,26 @@ TEST_SUITE("parts/budget") {
   }
 
   TEST_CASE("a budget that is chosen at run time refuses what the typed one refuses, and a floor that nobody shares") {
-    CHECK(refusal(kv::any_budget(kv::per_lane{-1})) == refusal(kv::per_lane{-1}));
-    CHECK(refusal(kv::any_budget(kv::per_layer{-1})) == refusal(kv::per_lane{-1}));
-    CHECK(refusal(kv::any_budget(kv::per_layer{1, 1.5})) == refusal(kv::per_layer{1, 1.5}));
-    CHECK(refusal(kv::any_budget(kv::drop_ratio{1.5})) == refusal(kv::drop_ratio{1.5}));
-    CHECK(refusal(kv::any_budget(kv::in_bytes{-1})) == refusal(kv::in_bytes{-1}));
-    CHECK(refusal(kv::any_budget(kv::unlimited{})).empty());
-    CHECK(refusal(kv::any_budget(kv::per_sequence{0, 1})).empty());
+    CHECK(refusal_of_part(kv::any_budget(kv::per_lane{-1})) == refusal_of_part(kv::per_lane{-1}));
+    CHECK(refusal_of_part(kv::any_budget(kv::per_layer{-1})) == refusal_of_part(kv::per_lane{-1}));
+    CHECK(refusal_of_part(kv::any_budget(kv::per_layer{1, 1.5})) == refusal_of_part(kv::per_layer{1, 1.5}));
+    CHECK(refusal_of_part(kv::any_budget(kv::drop_ratio{1.5})) == refusal_of_part(kv::drop_ratio{1.5}));
+    CHECK(refusal_of_part(kv::any_budget(kv::in_bytes{-1})) == refusal_of_part(kv::in_bytes{-1}));
+    CHECK(refusal_of_part(kv::any_budget(kv::unlimited{})).empty());
+    CHECK(refusal_of_part(kv::any_budget(kv::per_sequence{0, 1})).empty());
     kv::any_budget alone(kv::per_lane{4});
-    CHECK(refusal(alone).empty());
+    CHECK(refusal_of_part(alone).empty());
     alone.floor_part = 0.5;
-    CHECK(refusal(alone) ==
+    CHECK(refusal_of_part(alone) ==
           "here: budget.floor = 0.5, but a lane that shares with nobody has no floor: scope=layer or scope=global");
     // What is not read is not judged: the amount that counts is the one that is named.
     kv::any_budget named(kv::in_bytes{1});
     named.tokens = -1;
     named.drop = 2;
-    CHECK(refusal(named).empty());
+    CHECK(refusal_of_part(named).empty());
     named.of = kv::any_budget::amount::ratio;
     named.drop = 0.5;
     named.bytes = -1;
-    CHECK(refusal(named).empty());
+    CHECK(refusal_of_part(named).empty());
   }
 }

@@ -19,11 +19,6 @@ std::vector<kv::entry> some_entries() {
   return all;
 }
 
-template <class Protect>
-std::string refusal(Protect const& protect) {
-  return error_of([&] { protect.check("here"); });
-}
-
 /// Typed, erased, and as a decision asks: the entries that `wanted` says, and no others.
 template <class Protect, class Wanted>
 void protects(Protect const& protect, Wanted const& wanted) {
@@ -106,10 +101,10 @@ TEST_SUITE("parts/protect") {
 
   TEST_CASE("counts below 0 and spans that end before they begin are refused, typed, joined and erased") {
     auto const refuses = [](auto const& protect, std::string const& text) {
-      CHECK(refusal(protect) == "here: " + text);
-      CHECK(refusal(kv::any_protection(protect)) == "here: " + text);
-      CHECK(refusal(kv::sinks{1} | protect) == "here: " + text);
-      CHECK(refusal(protect | kv::nothing{}) == "here: " + text);
+      CHECK(refusal_of_part(protect) == "here: " + text);
+      CHECK(refusal_of_part(kv::any_protection(protect)) == "here: " + text);
+      CHECK(refusal_of_part(kv::sinks{1} | protect) == "here: " + text);
+      CHECK(refusal_of_part(protect | kv::nothing{}) == "here: " + text);
     };
     refuses(kv::sinks{-1}, "sinks.tokens = -1, but a count cannot be negative");
     refuses(kv::recent{-1}, "recent.tokens = -1, but a count cannot be negative");
@@ -117,8 +112,9 @@ TEST_SUITE("parts/protect") {
     refuses(kv::safe{1, -1}, "safe.recent = -1, but a count cannot be negative");
     refuses(kv::position_span{-1, 1}, "span.begin = -1, but positions start at 0");
     refuses(kv::position_span{3, 2}, "span.end = 2, but a span does not end before it begins (3)");
-    CHECK(refusal(kv::sinks{0} | kv::recent{0} | kv::safe{0, 0} | kv::position_span{0, 0}).empty());
-    CHECK(refusal(kv::any_protection(kv::sinks{0} | kv::recent{0} | kv::safe{0, 0} | kv::position_span{0, 0})).empty());
+    CHECK(refusal_of_part(kv::sinks{0} | kv::recent{0} | kv::safe{0, 0} | kv::position_span{0, 0}).empty());
+    CHECK(refusal_of_part(kv::any_protection(kv::sinks{0} | kv::recent{0} | kv::safe{0, 0} | kv::position_span{0, 0}))
+              .empty());
   }
 
   TEST_CASE("eight protections are joined at run time, a ninth is refused") {

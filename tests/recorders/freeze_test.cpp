@@ -30,18 +30,8 @@ struct outside_rows {
 };
 
 /// Two layers of two lanes of 20 entries with random keys.
-struct four_lanes : decided_cache {
-  four_lanes() : decided_cache({.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 24}) {
-    dice random(5);
-    for (int i = 0; i < cache.lane_count(); ++i) {
-      cache.put(cache.lane_at(i), up_to(20));
-      for (int e = 0; e < 20; ++e) {
-        std::vector<double> key(8);
-        for (double& each : key) each = random.below(64) / 16.0 - 2;
-        cache.write(of::keys, cache.lane_at(i), e, key);
-      }
-    }
-  }
+struct four_lanes : lanes_of_random_keys {
+  four_lanes() : lanes_of_random_keys(up_to(20), 24, 5) {}
   /// The scores of a policy's decision with these signals, by the position of the entry, lane after lane.
   template <class Policy, class Signals>
   std::vector<std::map<int, float>> scores(Policy const& policy, Signals const& in,

@@ -17,4 +17,10 @@ std::string error_of(Call const& call) {
   return "";
 }
 
+/// The text with which a part's own check refuses it in a call "here"; empty if it is sound.
+template <class Part>
+std::string refusal_of_part(Part const& part) {
+  return error_of([&] { part.check("here"); });
+}
+
 }  // namespace kvpolicy_test

@@ -31,4 +31,20 @@ struct decided_cache {
   }
 };
 
+/// Two layers of two lanes, with random keys of entries at these positions.
+struct lanes_of_random_keys : decided_cache {
+  lanes_of_random_keys(std::vector<int> const& positions, int bound, std::uint64_t seed)
+      : decided_cache({.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = bound}) {
+    dice random(seed);
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      cache.put(cache.lane_at(i), positions);
+      for (int e = 0; e < static_cast<int>(positions.size()); ++e) {
+        std::vector<double> key(8);
+        for (double& each : key) each = random.below(64) / 16.0 - 2;
+        cache.write(of::keys, cache.lane_at(i), e, key);
+      }
+    }
+  }
+};
+
 }  // namespace kvpolicy_test

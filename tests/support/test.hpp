@@ -128,4 +128,19 @@ void observe_and_decide(Executor& exec, auto const& policy, auto const& signals,
   kv::decide(exec, policy, signals, state, plan);
 }
 
+/// The text of a call's error. If it throws one, what `save()` returns is what it returned before.
+template <class Call, class Save>
+std::string refusal_without_change(Call const& call, Save const& save) {
+  auto const before = save();
+  std::string const said = error_of(call);
+  CHECK((said.empty() || save() == before));
+  return said;
+}
+
+/// What a policy's plan about a cache is refused with; empty if the cache is sound.
+inline std::string refusal_of_cache(kv::cache const& in) {
+  kv::host_executor exec;
+  return error_of([&] { (void)kv::make_plan(exec, kv::policies::knorm(), in); });
+}
+
 }  // namespace kvpolicy_test

@@ -96,7 +96,7 @@ class Reference(unittest.TestCase):
             header = Path(folder) / "include/kvpolicy/core/x.hpp"
             header.parent.mkdir(parents=True)
             header.write_text("namespace kvpolicy {\n/// A limit.\n///\n///     a = b\n///\nstruct limit {\n  int tokens = 4;  ///< how many\n"
-                              "  bool operator==(limit const&) const = default;\n};\n/// Doubles it.\ntemplate <class T>\n"
+                              "  bool operator==(limit const&) const = default;\n};\n/// Doubles it (Li et al. 2024).\n/// More of it.\ntemplate <class T>\n"
                               "T twice(T const& of, int times = 2);\nnamespace detail { struct hidden {}; }\n}\n")
             settings = f"INPUT={folder}/include\nRECURSIVE=YES\nGENERATE_XML=YES\nGENERATE_HTML=NO\nGENERATE_LATEX=NO\nQUIET=YES\n" \
                        f"OUTPUT_DIRECTORY={folder}\nJAVADOC_AUTOBRIEF=YES\nEXTRACT_ALL=YES\nEXCLUDE_SYMBOLS=*::detail::*\n"
@@ -107,6 +107,7 @@ class Reference(unittest.TestCase):
             self.assertEqual(entries[1].code, ["template <class T>", "T twice(T const& of, int times=2);"])
             text = "\n".join(entries[0].text)
             self.assertIn("A limit.", text)
+            self.assertIn("Doubles it (Li et al. 2024). More of it.", entries[1].text)
             self.assertIn("```text\na = b\n```", text)
             self.assertIn("- `tokens`: how many", text)
 

@@ -124,7 +124,11 @@ def blocks(node, indent=""):
 
 def description(node):
     parts = [node.find("briefdescription"), node.find("detaileddescription")]
-    return [line for part in parts if part is not None for line in blocks(part)]
+    lines = [line for part in parts if part is not None for line in blocks(part)]
+    # The brief description ends at the first full stop, and so do the authors of a paper.
+    if len(lines) > 2 and lines[0].endswith(" et al.") and not lines[1]:
+        lines[:3] = [f"{lines[0]} {lines[2]}"]
+    return lines
 
 
 # --- declarations ------------------------------------------------------------------------------------------------------

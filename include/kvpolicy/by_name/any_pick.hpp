@@ -57,6 +57,16 @@ struct any_pick {
 
 namespace detail {
 
+/// The name of a pick, without its numbers.
+[[nodiscard]] inline std::string name_of_pick(any_pick const& pick) {
+  std::string const text = print(pick);
+  return text.substr(0, text.find('('));
+}
+
+}  // namespace detail
+
+namespace detail {
+
 /// The numbers of a trigger that is chosen at run time, which a decision copies.
 struct trigger_numbers {
   enum class kind { over_budget, full_buffer, over_total, every, own };

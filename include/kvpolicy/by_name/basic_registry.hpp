@@ -4,6 +4,7 @@
 
 #include <kvpolicy/by_name/admission_systems.hpp>
 #include <kvpolicy/by_name/any_admission.hpp>
+#include <kvpolicy/by_name/any_applier.hpp>
 #include <kvpolicy/by_name/any_policy.hpp>
 #include <kvpolicy/by_name/attention_systems.hpp>
 #include <kvpolicy/by_name/prompt_systems.hpp>
@@ -22,7 +23,7 @@ namespace KVPOLICY_NAMESPACE {
 ///     mine.add(value_aware{});
 ///     kv::any_policy policy = kv::parse("value_aware | safe(sinks=4, recent=32) | budget(256)", mine);
 template <executor Executor>
-class basic_registry {
+class basic_registry : public detail::known_appliers<Executor> {
  public:
   using policy = basic_any_policy<Executor>;
   using any_entry_scorer = basic_any_scorer<Executor>;
@@ -157,6 +158,13 @@ class basic_registry {
     return *this;
   }
 
+  /// Adds an applier under its `name`, by which `applier_of` finds it. No spec says it.
+  /// - throws: `invalid_argument` if there is an applier of that name.
+  template <applier How>
+  basic_registry& add(How const& how) {
+    return this->add_applier(how), *this;
+  }
+
   /// Gives a name to a table of shares, one for each lane of a sequence, in the executor's memory. Budgets
   /// `by=table, table=NAME` of specs that are parsed later read it, also in decisions. Two names are of other tables:
   /// "prompt_end", the end of each sequence's prompt, which the part `prompt` reads, and "token_class", a row of each
@@ -261,11 +269,6 @@ class basic_registry {
     }
   };
 
-  static std::string name_of(any_pick const& pick) {
-    std::string const text = to_string(pick);
-    return text.substr(0, text.find('('));
-  }
-
   [[nodiscard]] policy composed(any_entry_scorer const& score, spec_parts const& with, spec_part const& front) const {
     any_budget limit = with.limit;
     spec_part const& says = with.budget != nullptr ? *with.budget : front;
@@ -276,13 +279,13 @@ class basic_registry {
     if (picks_alone && with.budget != nullptr && limit.of != any_budget::amount::unlimited) {
       char const* const rule = with.pick.by_threshold() ? " keeps however many entries there are"
                                                         : " drops a part of the entries, whatever the budget";
-      detail::refuse_spec(says.column, says.name, name_of(with.pick) + rule);
+      detail::refuse_spec(says.column, says.name, detail::name_of_pick(with.pick) + rule);
     }
     if (score.facts().first && with.pick.what != any_pick::kind::top) {
       spec_stage const* first = with.stage("put_first");
       if (first == nullptr) first = with.stage("critical");
       spec_part const& puts = first != nullptr && !first->is_of_system() ? first->from : front;
-      detail::refuse_spec(puts.column, puts.name, name_of(with.pick) + " has no places");
+      detail::refuse_spec(puts.column, puts.name, detail::name_of_pick(with.pick) + " has no places");
     }
     if ((keeps_all || picks_alone) && with.budget == nullptr) limit = unlimited{};
     bool const differs = limit.differs_by_layer() || !with.shared_by.empty();
@@ -292,9 +295,8 @@ class basic_registry {
                           "layers that decide together have one budget");
     }
     parts_.bind_shares(limit, with, keeps_all ? forced_ends{} : ends, front, said("table"));
-    bool const shares = detail::may_share(limit);
-    bool const scoped = with.budget != nullptr && said("scope") != nullptr;
-    if (auto const pools = score.facts().shares; pools && shares && !scoped) limit.shared_by = *pools;
+    bool const shares = detail::may_share(limit) && (with.budget == nullptr || said("scope") == nullptr);
+    if (auto const pools = score.facts().shares; pools && shares) limit.shared_by = *pools;
     policy made(score, with.protect, limit, with.pick, with.trigger);
     made.when = with.when.value_or(made.when);
     return made;
