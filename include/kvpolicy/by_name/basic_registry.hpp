@@ -123,8 +123,8 @@ class basic_registry : public detail::known_appliers<Executor> {
       Stage<any_entry_scorer> made = defaults.around(inner);
       detail::set_fields(made, from);
       detail::check_parsed(made, from.column);
-      if constexpr (requires { made.with_stage(as_scorer{}); }) {
-        return made.with_stage(as_scorer{});
+      if constexpr (requires { made.with_stage(detail::converts_to<any_entry_scorer>{}); }) {
+        return made.with_stage(detail::converts_to<any_entry_scorer>{});
       } else {
         return any_entry_scorer(made);
       }
@@ -261,14 +261,6 @@ class basic_registry : public detail::known_appliers<Executor> {
   }
 
  private:
-  /// Erases the type of a scorer. A generic lambda in the requires-expression of a lambda is never valid for nvcc 13.
-  struct as_scorer {
-    template <class Score>
-    any_entry_scorer operator()(Score const& one) const {
-      return any_entry_scorer(one);
-    }
-  };
-
   [[nodiscard]] policy composed(any_entry_scorer const& score, spec_parts const& with, spec_part const& front) const {
     any_budget limit = with.limit;
     spec_part const& says = with.budget != nullptr ? *with.budget : front;

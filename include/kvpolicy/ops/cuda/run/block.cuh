@@ -284,10 +284,8 @@ namespace detail {
 /// Every kernel of the library is this function with another `Kernel` value. The architectures it is compiled for are
 /// in its name, so that objects that were compiled for different ones can be linked together.
 ///
-/// From compute capability 9.0 on, the next kernel of the stream may be placed on the device as soon as all blocks of
-/// this one run, and it waits here until this one has ended and its writes are visible. What is saved is the time to
-/// schedule blocks and to fetch their arguments and first instructions. A kernel that is launched without
-/// `launch_target::overlaps` does not wait, since nothing runs before it.
+/// From compute capability 9.0 on, the next kernel of the stream may be placed on the device once all blocks of this
+/// one run. It waits here until this one has ended and its writes are visible (`launch_target::overlaps`).
 template <class Kernel, class Threads, int... Architectures>
 __global__ void __launch_bounds__(most_threads<Threads>, least_blocks<Kernel>)
     run_kernel(Kernel const __grid_constant__ kernel) {
