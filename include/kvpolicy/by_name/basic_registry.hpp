@@ -122,8 +122,9 @@ class basic_registry {
       Stage<any_entry_scorer> made = defaults.around(inner);
       detail::set_fields(made, from);
       detail::check_parsed(made, from.column);
-      if constexpr (requires { made.with_stage([](auto const& one) { return any_entry_scorer(one); }); }) {
-        return made.with_stage([](auto const& one) { return any_entry_scorer(one); });
+      auto const erased = [](auto const& one) { return any_entry_scorer(one); };  // for nvcc not in the condition
+      if constexpr (requires { made.with_stage(erased); }) {
+        return made.with_stage(erased);
       } else {
         return any_entry_scorer(made);
       }
