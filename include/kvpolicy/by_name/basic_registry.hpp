@@ -123,8 +123,9 @@ class basic_registry : public detail::known_appliers<Executor> {
       Stage<any_entry_scorer> made = defaults.around(inner);
       detail::set_fields(made, from);
       detail::check_parsed(made, from.column);
-      if constexpr (requires { made.with_stage(detail::converts_to<any_entry_scorer>{}); }) {
-        return made.with_stage(detail::converts_to<any_entry_scorer>{});
+      auto const erased = [](auto const& one) { return any_entry_scorer(one); };  // for nvcc not in the condition
+      if constexpr (requires { made.with_stage(erased); }) {
+        return made.with_stage(erased);
       } else {
         return any_entry_scorer(made);
       }

@@ -12,15 +12,6 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Erases a type. A generic lambda in the requires-expression of a lambda is never valid for nvcc 13.
-template <class Any>
-struct converts_to {
-  template <class T>
-  Any operator()(T const& one) const {
-    return Any(one);
-  }
-};
-
 template <class T>
 T read_part(spec_part const& from, T made = {}) {
   set_fields(made, from);
