@@ -91,16 +91,11 @@ inline void add_to(CLI::App& app, options& to) {
 /// What the library ships, and the parts of plugins.
 [[nodiscard]] inline registry known_parts(options const& with) {
   registry known = kv::shipped<executor>();
-  if constexpr (std::same_as<executor, kv::host_executor>) {
-    examples::load_plugins("kvreplay", with.plugins, known);
-    for (auto const& each : known.appliers()) {
-      layout lay{};
-      kv::expects(!kv::detail::read_value(each.name(), lay), "kvreplay", "--plugin", with.plugins.back(),
-                  [&] { return "it adds an applier " + std::string(each.name()) + ", which is a layout already"; });
-    }
-  } else {
-    kv::expects(with.plugins.empty(), "kvreplay", "--plugin", with.plugins.empty() ? "" : with.plugins.front(),
-                "its parts are built for the host");
+  examples::load_plugins("kvreplay", with.plugins, known);
+  for (auto const& each : known.appliers()) {
+    layout lay{};
+    kv::expects(!kv::detail::read_value(each.name(), lay), "kvreplay", "--plugin", with.plugins.back(),
+                [&] { return "it adds an applier " + std::string(each.name()) + ", which is a layout already"; });
   }
   return known;
 }
