@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's top_k against the host's: any lanes, budgets of their own or shared, any number of threads.
 
+#include <cmath>
+#include <limits>
+
 #include "device/forced.hpp"
 
 namespace {
@@ -62,7 +65,7 @@ struct devices {
     return {.segment_threads = threads,
             .entry_threads = 32,
             .lane_threads = lane_threads,
-            .collected_keys = collected,
+            .resident_keys = collected,
             .entries_of_a_selection = collected == 33   ? 1
                                       : collected == 64 ? 700
                                                         : 0x7FFFFFFF};
@@ -148,6 +151,39 @@ void any_slices(bool by_run) {
   }
 }
 
+/// Scores of a kind, of which a sample of a few hundred tells little or nothing.
+float score_like(dice& random, int kind, int i, int n) {
+  constexpr float infinite = std::numeric_limits<float>::infinity();
+  auto const any = static_cast<float>(random.real(1));
+  switch (kind) {
+    case 0:
+      return std::exp(8 * any);
+    case 1:
+      return any < 0 ? 0 : std::round(any * 64) / 64;
+    case 2:
+      return 0.5f;
+    case 3:
+      return static_cast<float>(i);
+    case 4:
+      return static_cast<float>(n - i);
+    case 5:
+      return random.chance(2) ? std::numeric_limits<float>::quiet_NaN() : any;
+    case 6:
+      return random.chance(90) ? -infinite : any;
+    case 7:
+      return random.chance(50) ? -0.0f : random.chance(50) ? 0.0f : any;
+    case 8:
+      return random.chance(50) ? std::numeric_limits<float>::quiet_NaN() : -infinite;
+    case 9:
+      return i == n / 2 ? 1e30f : random.chance(50) ? 1e-30f : any * 1e-36f;
+    case 10:
+      return random.chance(5) ? infinite : any;
+    default:
+      return any;
+  }
+}
+constexpr int kinds = 12;
+
 TEST_SUITE("device/top_k") {
   TEST_CASE("every segment keeps what the host says, and the report is the host's") {
     devices some;
@@ -217,12 +253,10 @@ TEST_SUITE("device/top_k") {
       owned_lanes const lanes(1, 1, 2, n, {n, n - 3});
       owned_scores scores(lanes.view());
       for (int const blocks : {1, 2, 4, 8}) {
-        bool const collects = n < 8191 && blocks > 2;  // else few keys of a bracket fit, and histograms are added up
-        watched_device device(devices::config(64, 32, collects ? 0 : 64), 5);
+        bool const stay = n < 8191 && blocks > 2;  // else the scores are read again for each pass
+        watched_device device(devices::config(64, 32, stay ? 0 : 64), 5);
         device.most = blocks;
-        int const most = kv::detail::listed_at_once(device, scores.view())
-                             ? 1
-                             : std::min(device.clusters(), n / (4 * device.threads().segment));
+        int const most = std::min(device.clusters(), n / (4 * kv::detail::selecting_threads(device)));
         for (trouble const what : {trouble::ties, trouble::anything}) {
           if (!at_night() && ++turn % 3 != 0) continue;
           for (float& each : scores.all()) each = troubled_score(random, what);
@@ -265,20 +299,39 @@ TEST_SUITE("device/top_k") {
     }
   }
 
-  TEST_CASE("a score's bits tell whether its key is below a level") {
-    CHECK(rc::check([] {
-      auto const some = [] {
-        std::uint32_t const near = *rc::gen::element(0u, 0x7F800000u, 0x80000000u, 0xFF800000u, 0xFFFFFFFFu,
-                                                     0x3F800000u, *rc::gen::arbitrary<std::uint32_t>());
-        return near + static_cast<std::uint32_t>(*rc::gen::inRange(-3, 4));
-      };
-      std::uint32_t const level = some();
-      auto const ranges = kv::detail::score_ranges::from(level);
-      for (int i = 0; i < 50; ++i) {
-        auto const score = kv::detail::same_bits<float>(some());
-        RC_ASSERT(ranges.have(score) == (kv::detail::radix_key(score) >= level));
+  TEST_CASE("scores of every kind, by blocks of every size, alone and in clusters") {
+    dice random(13);
+    int turn = 0;
+    for (int const threads : {64, 128, 256, 512}) {
+      int const tile = 32 * std::min(threads, 256);
+      for (int const blocks : {1, 2, 4, 8}) {
+        for (int kind = 0; kind < kinds; ++kind) {
+          ++turn;
+          if (!at_night() && turn % (under_address_sanitizer ? 11 : 3) != 0) continue;
+          bool const again = turn % 5 == 0;  // scores are read for each pass
+          int const n =
+              turn % 2 == 0 ? 2 * tile * blocks - random.below(5) : 4 * threads * blocks + random.below(2 * tile);
+          owned_lanes const lanes(1, 1, 2, n, {n, 1 + random.below(n)});
+          owned_scores scores(lanes.view(), kv::granularity::lane, turn % 7 == 0 ? 3 : 0);
+          for (std::size_t i = 0; i < scores.all().size(); ++i) {
+            scores.all()[i] = score_like(random, kind, static_cast<int>(i) % n, n);
+          }
+          launch_numbers numbers = devices::config(threads, 32, again ? 1 : 0);
+          numbers.shared_bytes = 227 * 1024;
+          numbers.processors = 2 * blocks;
+          watched_device device(numbers, static_cast<std::uint64_t>(turn));
+          device.most = blocks;
+          CAPTURE(threads);
+          CAPTURE(blocks);
+          CAPTURE(kind);
+          CAPTURE(n);
+          for (int const k : {std::max(1, n / 4), 1 + random.below(n), n - random.below(3)}) {
+            CAPTURE(k);
+            CHECK(agree(scores.view(), kv::plain_top_k{k}, device));
+          }
+        }
       }
-    }));
+    }
   }
 
   TEST_CASE("rows of which a small sample misleads, to either side") {

@@ -17,14 +17,13 @@ struct launch_numbers {
   int row_threads = 256;
   int lane_threads = 128;
   int shared_bytes = 48 * 1024;
-  int collected_keys = 0;
+  int resident_keys = 0;
   int processors = 132;
   int blocks_of_a_processor = 8;
   int entries_of_a_selection = 0x7FFFFFFF;
 
   [[nodiscard]] kv::launch_config config() const {
-    return {entries_of_a_block, shared_bytes,          collected_keys,
-            processors,         blocks_of_a_processor, entries_of_a_selection};
+    return {entries_of_a_block, shared_bytes, resident_keys, processors, blocks_of_a_processor, entries_of_a_selection};
   }
   [[nodiscard]] kv::block_threads<int, int, int, int> threads() const {
     return {segment_threads, entry_threads, row_threads, lane_threads};

@@ -1,27 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device implementation of top_k, one block for each segment (a segment is the lanes that decide together).
 //
-// For budgets of their own, segments take one launch where the rule knows its run of competing entries and the
-// segments are few and short: every block counts by itself what the lower segments keep (select_at_once_kernel).
-// Otherwise they take two launches, after one that compares positions where lanes that decide together have positions
-// of their own:
+// For budgets of their own, few segments take one launch where the rule knows its run of competing entries: every block
+// counts by itself what the lower segments keep (select/segments.hpp). Otherwise they take two launches, after one that
+// compares positions where lanes that decide together have positions of their own:
 //
 // - count_kept_kernel counts the forced entries of a segment and the entries that it keeps. Its last block turns the
 //   counts into the offsets `keep.indptr` and writes the report.
-// - emit_kernel finds the threshold of a segment, which is the k-th highest key of its competing entries
-//   (select_threshold.hpp), and the last of the ties at it that is kept. It writes the ordinals of the kept entries to
-//   `keep.indices`, ascending (select_cut.hpp). Where there are few long segments, a cluster of blocks does this for
-//   each segment (select_cluster.hpp).
+// - select_kernel finds the threshold of a segment, which is the k-th highest key of its competing entries
+//   (select/threshold.hpp), and writes the ordinals of the kept entries to `keep.indices`, ascending (select/list.hpp).
 //
-// For a budget that several segments share, see select_pools.hpp and select_pools_emit.hpp.
+// For a budget that several segments share, see select/pools.hpp and select/pools_emit.hpp.
 #pragma once
 
 #include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
-#include <kvpolicy/ops/cuda/select/at_once.hpp>
-#include <kvpolicy/ops/cuda/select/cluster.hpp>
 #include <kvpolicy/ops/cuda/select/pools_emit.hpp>
+#include <kvpolicy/ops/cuda/select/segments.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -62,35 +58,11 @@ struct count_kept_kernel {
   }
 };
 
-/// Writes the ordinals that each segment keeps, one block for each segment.
-template <class Rule>
-struct emit_kernel {
-  /// Three blocks leave each thread 40 registers, and all of them are used. A rule that is asked about entries needs
-  /// more.
-  static constexpr int least_blocks = knows_run<Rule> ? 3 : 1;
-  score_view scores;
-  Rule rule;
-  keep_set keep;
-  segment_choice const* choices;
-  int capacity;  ///< keys that fit in the shared memory of a block
-
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    int const segment = block.index();
-    segment_keys<Rule> keys(scores, rule, segment);
-    keys.about.budget = rule.budget(keys.about.lane, keys.count());
-    select_storage const temp_storage(block, capacity);
-    auto const to = [&] { return keep.indices + keep.indptr[block.index()]; };
-    int const nan = emit_choice(block, keys, choices[segment], to, temp_storage);
-    if (block.thread() == 0) add_to_report(block, keep.report->nan_scores, nan);
-  }
-};
-
 }  // namespace detail
 
-/// Takes one launch for at most 512 lanes of at most 16 entries a thread (8192) that decide for themselves, by a rule
-/// that knows its run. Otherwise it takes two launches, three where lanes that decide together have positions of their
-/// own, or seven for a budget that segments share. The result depends on the order of neither blocks nor threads.
+/// Takes one launch for at most 512 lanes that decide for themselves, by a rule that knows its run. Otherwise it takes
+/// two launches, three where lanes that decide together have positions of their own, or seven for a budget that
+/// segments share. The result depends on the order of neither blocks nor threads.
 ///
 /// A fault is recorded for lanes that decide together and hold different tokens, and for counts out of their limits.
 /// With budgets of their own, segments whose counts are wrong keep all their entries, and once unequal positions are
@@ -138,22 +110,14 @@ struct implementation<ops::top_k_t, Backend> {
   template <class Executor, class Rule>
   static void run_alone(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using choose = detail::count_kept_kernel<Rule>;
-    int const capacity = detail::keys_to_collect(exec.config(), scores.lanes.capacity);
-    launch_shape const by_segment{scores.segments(), exec.threads().segment, detail::select_storage::bytes(capacity)};
     if constexpr (detail::knows_run<Rule>) {
-      if (detail::listed_at_once(exec, scores)) {
-        auto* const nan = reinterpret_cast<int*>(exec.scratch());
-        exec.launch(by_segment, detail::select_at_once_kernel<Rule>{scores, rule, keep, nan, capacity, exec.faults(),
-                                                                    exec.tickets()});
-        return;
-      }
+      if (detail::decides_at_once(scores)) return detail::launch_selection(exec, scores, rule, keep, nullptr);
     }
     detail::check_same_tokens(exec, scores);
     auto* const choices = reinterpret_cast<detail::segment_choice*>(exec.scratch());
     exec.launch(launch_shape{scores.segments(), threads_to_choose<Rule>(exec), detail::counting_storage::bytes()},
                 choose{scores, rule, keep, choices, exec.faults(), exec.tickets()});
-    if (detail::emitted_by_clusters(exec, scores, rule, keep, choices)) return;
-    exec.launch(by_segment, detail::emit_kernel<Rule>{scores, rule, keep, choices, capacity});
+    detail::launch_selection(exec, scores, rule, keep, choices);
   }
 };
 

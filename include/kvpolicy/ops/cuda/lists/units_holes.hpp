@@ -3,7 +3,7 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/moves/move_rows.hpp>
-#include <kvpolicy/ops/cuda/select/threshold.hpp>
+#include <kvpolicy/ops/cuda/select/bins.hpp>
 #include <kvpolicy/ops/units.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -46,7 +46,7 @@ struct pair_holes_kernel {
 
   /// What finds the lowest slots and what sorts them use the same memory, one after the other.
   [[nodiscard]] static constexpr std::size_t shared_bytes(int threads) {
-    std::size_t const search = select_storage::bytes(0);
+    std::size_t const search = select_storage::bytes_without_keys();
     std::size_t const sorting = sort_bytes(threads);
     return (search < sorting ? sorting : search) + shared_arena::bytes_of_piece<int>(sorted_of_a_thread * threads) +
            shared_arena::bytes_of_piece<int>(1);
@@ -77,8 +77,20 @@ struct pair_holes_kernel {
   template <class Block>
   [[nodiscard]] KVPOLICY_HD static int nth_highest(Block& block, int const* values, int count, int n,
                                                    select_storage const& search) {
-    listed_keys const keys{reinterpret_cast<std::uint32_t const*>(values), count};
-    return static_cast<int>(threshold_in_range(block, keys, {0, 0x7FFFFFFF, n}, search, true).key);
+    bin_range bins = bin_range::over(0, 0x7FFFFFFF);
+    while (bins.low < bins.high) {
+      search.clear(block);
+      block.sync();
+      for (int i = block.thread(); i < count; i += block.threads()) {
+        auto const key = static_cast<std::uint32_t>(values[i]);
+        if (bins.have(key)) block.atomic_add(search.bins + bins.bin_of(key), 1u);
+      }
+      block.sync();
+      chosen_bin const chosen = choose_bin<false>(block, n, search, false);
+      bins = bins.narrowed(chosen.bin);
+      n = chosen.left;
+    }
+    return static_cast<int>(bins.low);
   }
 
   /// Writes the freed slots, which are distinct, in ascending order: as many of the lowest as a block sorts at once,
@@ -88,8 +100,8 @@ struct pair_holes_kernel {
     int const most = sorted_of_a_thread * block.threads();
     shared_arena arena(block);
     std::size_t const sorting = sort_bytes(block.threads());
-    auto* const both = arena.take<std::byte>(
-        static_cast<int>(sorting < select_storage::bytes(0) ? select_storage::bytes(0) : sorting));
+    auto* const both = arena.take<std::byte>(static_cast<int>(
+        sorting < select_storage::bytes_without_keys() ? select_storage::bytes_without_keys() : sorting));
     int* const some = arena.take<int>(most);
     int* const taken = arena.take<int>(1);
     int listed = -1;  // slots up to this one are listed

@@ -92,7 +92,7 @@ template <int Count>
 struct launch_config {
   int entries_of_a_block = 1024;            ///< entries of a block that reads a piece of a lane's
   int shared_bytes = 48 * 1024;             ///< shared memory that a block may use
-  int collected_keys = 0;                   ///< keys that top_k collects in shared memory; 0: chosen by the bound
+  int resident_keys = 0;                    ///< keys that top_k keeps in shared memory at most; 0: as many as fit
   int processors = 132;                     ///< multiprocessors (SMs) of the device
   int blocks_of_a_processor = 8;            ///< blocks to launch for each multiprocessor where blocks share lanes
   int entries_of_a_selection = 0x7FFFFFFF;  ///< entries whose ordinals one selection lists
@@ -101,7 +101,7 @@ struct launch_config {
   static constexpr auto fields() {
     return make_fields(field{"entries_of_a_block", &launch_config::entries_of_a_block},
                        field{"shared_bytes", &launch_config::shared_bytes},
-                       field{"collected_keys", &launch_config::collected_keys},
+                       field{"resident_keys", &launch_config::resident_keys},
                        field{"processors", &launch_config::processors},
                        field{"blocks_of_a_processor", &launch_config::blocks_of_a_processor},
                        field{"entries_of_a_selection", &launch_config::entries_of_a_selection},

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/select/emit.hpp>
-#include <kvpolicy/ops/cuda/select/threshold.hpp>
+#include <kvpolicy/ops/cuda/select/list.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -31,26 +31,6 @@ struct segment_outcome {
     return packed_result::of(kept, (forced_over ? 1 : 0) + (over ? 2 : 0), fires, unobserved).word;
   }
 };
-
-/// Lists what a segment keeps, and returns how many of its competing entries are NaN. The list begins at `to()`. It is
-/// called after the search for the threshold, so that the search need not keep a register for it. Collective.
-template <class Block, class Rule, class To>
-[[nodiscard]] KVPOLICY_HD int emit_choice(Block& block, segment_keys<Rule>& keys, segment_choice const& choice,
-                                          To const& to, select_storage const& temp_storage) {
-  if (choice.k < 0) {
-    emit_all(block, keys.count(), to());
-    return 0;
-  }
-  keys.begin = choice.begin;
-  keys.end = choice.end;
-  found_threshold const found = find_threshold(block, keys, {choice.k, choice.competing}, temp_storage);
-  if (found.threshold.key == below_all_keys) {  // all of them are kept
-    emit_all(block, keys.count(), to());
-  } else {
-    emit_kept(block, keys, cut_at(block, keys, found.threshold, temp_storage), to(), temp_storage);
-  }
-  return found.nan;
-}
 
 /// Offsets and report of top_k. `aux_count` of a result has two bits: bit 0 says that the forced entries exceed the
 /// budget, bit 1 that the kept entries exceed it.

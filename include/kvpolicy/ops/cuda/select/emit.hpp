@@ -2,7 +2,7 @@
 // Writes the offsets of a keep set, and its report.
 #pragma once
 
-#include <kvpolicy/ops/cuda/select/cut.hpp>
+#include <kvpolicy/ops/cuda/select/keys.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 

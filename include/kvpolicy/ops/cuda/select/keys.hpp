@@ -14,17 +14,18 @@ namespace KVPOLICY_NAMESPACE::detail {
 template <class Rule>
 concept knows_run = requires(Rule const& rule, lane_entries const& of) { rule.candidates(of); };
 
-/// Four neighbouring scores, which one load reads.
-struct [[gnu::may_alias]] alignas(16) four_scores {
-  static constexpr int count = 4;
-  float of[count];
-};
-/// Their keys.
-struct four_keys {
-  std::uint32_t of[four_scores::count];
-};
+/// A score's key in selections: as radix_key, but negative ones are one higher. Thus -0 has the key of +0 without being
+/// asked for. A NaN has any key.
+[[nodiscard]] KVPOLICY_HD inline std::uint32_t number_key(float score) {
+  auto const bits = same_bits<std::uint32_t>(score);
+  auto const sign = static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31);
+  return (bits ^ (sign | 0x80000000u)) - sign;
+}
+[[nodiscard]] KVPOLICY_HD inline std::uint32_t score_key(float score) {
+  return (same_bits<std::uint32_t>(score) & 0x7FFFFFFFu) > 0x7F800000u ? nan_key : number_key(score);
+}
 
-/// The entries of a segment as keys, or those of a slice of it. Entries outside of [begin, end) do not compete.
+/// The entries of a segment as keys. Entries outside of [begin, end) do not compete.
 template <class Rule>
 struct segment_keys {
   Rule const& rule;
@@ -34,8 +35,6 @@ struct segment_keys {
   lane_order order;  ///< if positions do not ascend, the run is one of ranks
   int begin = 0;
   int end = 0;
-  unsigned from;  ///< groups of the slice begin here: at first_group(), if the slice is the whole segment
-  int upto;       ///< the slice ends here
 
   KVPOLICY_HD segment_keys(score_view const& scores, Rule const& by, int segment)
       : rule(by), score(scores.row(segment)) {
@@ -44,35 +43,15 @@ struct segment_keys {
     position = scores.lanes.position.row(about.lane);
     order = scores.lanes.order_of(about.lane);
     end = about.count;
-    from = first_group();
-    upto = about.count;
   }
-
-  /// Keeps one of `blocks` slices: that of block `rank`. Slices follow one another, and each but the last is whole
-  /// groups.
-  KVPOLICY_HD void take_slice(int rank, int blocks) {
-    unsigned const all = static_cast<unsigned>(about.count) - first_group();
-    unsigned const groups = (all + four_scores::count - 1) / four_scores::count;
-    unsigned const shares = static_cast<unsigned>(blocks);
-    unsigned const each = (groups + shares - 1) / shares * four_scores::count;
-    unsigned const before = static_cast<unsigned>(rank) * each;
-    unsigned const rest = before < all ? all - before : 0;
-    from = first_group() + all - rest;
-    upto = static_cast<int>(from + (each < rest ? each : rest));
-    begin = begin < lowest() ? lowest() : begin;
-    end = end < upto ? end : upto;
-    end = end < begin ? begin : end;
-  }
-  /// The first entry of the slice. The first group may begin before it.
-  [[nodiscard]] KVPOLICY_HD int lowest() const { return static_cast<int>(from) < 0 ? 0 : static_cast<int>(from); }
 
   [[nodiscard]] KVPOLICY_HD int count() const { return about.count; }
 
   [[nodiscard]] KVPOLICY_HD std::uint32_t at(int ordinal) const {
     if constexpr (knows_run<Rule>) {
-      return begin <= ordinal && ordinal < end ? radix_key(score[ordinal]) : forced_key;
+      return begin <= ordinal && ordinal < end ? score_key(score[ordinal]) : forced_key;
     } else {
-      return is_forced(ordinal) ? forced_key : radix_key(score[ordinal]);
+      return is_forced(ordinal) ? forced_key : score_key(score[ordinal]);
     }
   }
 
@@ -106,107 +85,6 @@ struct segment_keys {
       block.sync();
       return block.reduce(storage, forced, plus_op{});
     }
-  }
-
-  /// Groups of four entries begin at this ordinal and at every fourth one behind it, so that they are aligned to 16
-  /// bytes. It is 0, or negative: then no entry is before ordinal 0. Ordinals of groups are unsigned, because they may
-  /// be behind the last that an int can hold.
-  [[nodiscard]] KVPOLICY_HD unsigned first_group() const {
-    return 0u - static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(score) / sizeof(float) % four_scores::count);
-  }
-  /// The first group of which all entries are in the run, if `inner_groups()` is not 0.
-  [[nodiscard]] KVPOLICY_HD unsigned first_inner() const {
-    unsigned const behind = (static_cast<unsigned>(begin) - first_group()) % four_scores::count;
-    return static_cast<unsigned>(begin) + (four_scores::count - behind) % four_scores::count;
-  }
-  /// How many groups have all their entries in the run.
-  [[nodiscard]] KVPOLICY_HD unsigned inner_groups() const {
-    unsigned const before = first_inner() - static_cast<unsigned>(begin);
-    auto const all = static_cast<unsigned>(end > begin ? end - begin : 0);
-    return all > before ? (all - before) / four_scores::count : 0;
-  }
-  /// The scores of the group that begins at this ordinal, which is inner.
-  [[nodiscard]] KVPOLICY_HD four_scores load(unsigned first) const {
-    return *reinterpret_cast<four_scores const*>(score + static_cast<int>(first));
-  }
-
-  /// Calls visit(keys) for groups of keys that have all keys of the run, each on one thread. Other keys are
-  /// `forced_key`. All threads make the same number of calls, so that `visit` may be collective. A thread without a
-  /// group loads the last one: loads under a condition would wait for one another.
-  template <class Block, class Visit>
-  KVPOLICY_HD void for_each_group(Block& block, Visit const& visit) const {
-    constexpr unsigned of_group = four_scores::count;
-    constexpr unsigned at_once = 2;
-    auto const threads = static_cast<unsigned>(block.threads());
-    unsigned const lowest = first_inner();
-    unsigned const all = inner_groups();
-    for (unsigned tile = 0; tile < all; tile += at_once * threads) {
-      unsigned first[at_once];
-      bool inner[at_once];
-      four_scores scores[at_once];
-      for (unsigned i = 0; i < at_once; ++i) {
-        unsigned const group = tile + i * threads + static_cast<unsigned>(block.thread());
-        inner[i] = group < all;
-        first[i] = lowest + (inner[i] ? group : all - 1) * of_group;
-        scores[i] = load(first[i]);
-      }
-      for (unsigned i = 0; i < at_once; ++i) visit(keys_of(scores[i], first[i], inner[i]));
-    }
-    visit_edges(block, visit);
-  }
-
-  /// Calls visit(key) for each key of the run, each on one thread, and for more keys that are `forced_key`.
-  template <class Block, class Visit>
-  KVPOLICY_HD void for_each(Block& block, Visit const& visit) const {
-    for_each_group(block, each_of_group<Visit>{visit});
-  }
-
- private:
-  template <class Visit>
-  struct each_of_group {
-    Visit const& visit;
-    KVPOLICY_HD void operator()(four_keys const& keys) const {
-      for (int j = 0; j < four_scores::count; ++j) visit(keys.of[j]);
-    }
-  };
-
-  [[nodiscard]] KVPOLICY_HD four_keys keys_of(four_scores const& scores, unsigned first, bool inner) const {
-    four_keys keys;
-    for (int j = 0; j < four_scores::count; ++j) {
-      bool const competes = inner && (knows_run<Rule> || !is_forced(static_cast<int>(first) + j));
-      keys.of[j] = radix_key(scores.of[j]) | (competes ? 0 : forced_key);
-    }
-    return keys;
-  }
-
-  /// The entries of the run that are in no inner group: up to three at either end.
-  template <class Block, class Visit>
-  KVPOLICY_HD void visit_edges(Block& block, Visit const& visit) const {
-    constexpr int of_group = four_scores::count;
-    auto const behind = static_cast<int>((static_cast<unsigned>(begin) - first_group()) % of_group);
-    int const before = behind == 0 ? 0 : of_group - behind;  // entries before the first inner group
-    int const low = end - begin < before ? end : begin + before;
-    int const after = (end - low) % of_group;
-    int const edges = low - begin + after;
-    if (edges == 0) return;
-    four_keys keys;
-    for (int j = 0; j < of_group; ++j) {
-      int const i = block.thread() * of_group + j;
-      int const e = i < low - begin ? begin + i : end - edges + i;
-      keys.of[j] = i < edges ? at(e) : forced_key;
-    }
-    visit(keys);
-  }
-};
-
-/// Some keys in shared memory.
-struct listed_keys {
-  std::uint32_t const* keys;
-  int count;
-
-  template <class Block, class Visit>
-  KVPOLICY_HD void for_each(Block& block, Visit const& visit) const {
-    for (int i = block.thread(); i < count; i += block.threads()) visit(keys[i]);
   }
 };
 

@@ -11,6 +11,7 @@
 
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/cuda/select/emit.hpp>
+#include <kvpolicy/ops/cuda/select/segments.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -42,8 +43,10 @@ struct pool_segment {
 
 /// The state of a pool between launches.
 struct pool_state {
-  key_range range;  ///< the range of its threshold, which is `low` once it is found
-  int fires;        ///< 1 if the trigger fires: the pool drops entries
+  std::uint32_t low;  ///< the range of its threshold, which is `low` once it is found
+  std::uint32_t high;
+  std::int64_t k;  ///< the threshold is the k-th highest of the competing keys in the range
+  int fires;       ///< 1 if the trigger fires: the pool drops entries
   /// 1: all entries within floors are kept, and the others compete. 0: only entries within floors compete.
   int floors_fit;
   int is_found;  ///< 1 once the threshold is found
@@ -98,13 +101,13 @@ template <class Rule>
 struct survey_kernel {
   pools_in in;
   Rule rule;
-  int capacity;
+  int tiles;
   device_error faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     int const segment = block.index();
-    select_storage const temp_storage(block, capacity);
+    select_storage const temp_storage(block, tiles);
     pool_totals const all = totals(block, segment, temp_storage);
     bool const fires = pool_triggers(rule, in_int(all.entries), in_int(all.allowed), in.size);
     // Once a fault is recorded, appliers do nothing.
@@ -163,9 +166,26 @@ struct survey_kernel {
     int const forced = keys.find_forced(block, temp_storage.collective);
     int const floor = floor_in_pool(rule, keys.about.budget);
     int const best = floor <= forced ? 0 : (floor < count ? floor : count) - forced;
-    found_threshold const found = find_threshold(block, keys, {best, count - forced}, temp_storage);
-    if (block.thread() == 0) add_to_report(block, in.keep.report->nan_scores, found.nan);
-    return {keys.begin, keys.end, forced, forced + best, found.threshold, {}, 0, 0, 0};
+    key_threshold const found = threshold(block, keys, {keys.begin, keys.end, best, count - forced}, temp_storage);
+    block.sync();
+    if (block.thread() == 0) add_to_report(block, in.keep.report->nan_scores, temp_storage.words[6]);
+    return {keys.begin, keys.end, forced, forced + best, found, {}, 0, 0, 0};
+  }
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD key_threshold threshold(Block& block, segment_keys<Rule> const& keys,
+                                                    segment_choice const& choice,
+                                                    select_storage const& temp_storage) const {
+    key_slice<Rule> const slice(keys, in.scores.lanes.capacity);
+    slice_selection<selects::again, Block, Rule> const selection(block, slice, temp_storage);
+    selection.draw_sample();
+    block.sync();
+    bin_range const bins = selection.sampled();
+    tile_scores first;
+    slice.template load<0, groups_of_thread>(block, slice.from, first);
+    selection.read(first, bins);
+    if (choice.k <= 0) return {above_all_keys, 0};
+    if (choice.k >= choice.competing) return {below_all_keys, 0};
+    return selection.find(bins, keys.count() - choice.competing + choice.k);
   }
 
   KVPOLICY_HD void start_search(pool_state& pool, pool_totals const& all, bool fires, std::int64_t forced,
@@ -176,10 +196,10 @@ struct survey_kernel {
     std::int64_t const left = all.allowed < kept_already ? 0 : all.allowed - kept_already;
     pool.fires = fires ? 1 : 0;
     pool.floors_fit = fit ? 1 : 0;
-    pool.range = {nan_key, above_all_keys, left < most ? left : most};
     pool.is_found = left <= 0 || left >= most ? 1 : 0;
-    if (left <= 0) pool.range = {above_all_keys, above_all_keys, 0};
-    if (left > 0 && left >= most) pool.range = {below_all_keys, below_all_keys, 0};
+    pool.low = left <= 0 ? above_all_keys : left >= most ? below_all_keys : nan_key;
+    pool.high = left > 0 && left >= most ? below_all_keys : above_all_keys;
+    pool.k = pool.is_found != 0 ? 0 : left;
   }
 
   template <class Block>
@@ -198,14 +218,15 @@ struct survey_kernel {
 template <class Block>
 struct count_competing {
   Block& block;
-  count_in_bin<Block> bins;
+  std::uint32_t* counts;
+  bin_range bins;
   key_threshold floor;
   bool fit;
   int& at_floor;
   KVPOLICY_HD void operator()(std::uint32_t key) const {
     if (key == forced_key) return;
     at_floor += key == floor.key ? 1 : 0;
-    if (fit ? key < floor.key : key > floor.key) bins(key);
+    if ((fit ? key < floor.key : key > floor.key) && bins.have(key)) block.atomic_add(counts + bins.bin_of(key), 1u);
   }
 };
 
@@ -220,38 +241,45 @@ struct pool_histogram_kernel {
     int const segment = block.index();
     pool_state& pool = in.pool_of(segment);
     if (pool.fires == 0 || pool.is_found != 0) return;
-    key_range const range = pool.range;
+    bin_range const bins = bin_range::over(pool.low, pool.high);
+    std::int64_t const k = pool.k;
     select_storage const temp_storage(block, 0);
-    count(block, segment, range, pool.floors_fit != 0, temp_storage);
+    count(block, segment, bins, pool.floors_fit != 0, temp_storage);
     std::uint32_t* const of_pool = in.histogram_of(segment);
     for (int bin = block.thread(); bin < histogram_bins; bin += block.threads()) {
-      if (temp_storage.histogram[bin] > 0) block.atomic_add(of_pool + bin, temp_storage.histogram[bin]);
+      if (temp_storage.bins[bin] > 0) block.atomic_add(of_pool + bin, temp_storage.bins[bin]);
     }
     if (!last_of(block, in.size, &pool.ticket, temp_storage.words)) return;
-    chosen_bin const chosen = choose_bin(block, of_pool, range.k, temp_storage);
-    clear_histogram(block, of_pool);
+    for (int bin = block.thread(); bin < histogram_bins; bin += block.threads()) {
+      temp_storage.bins[bin] = of_pool[bin];
+      of_pool[bin] = 0;
+    }
+    block.sync();
+    chosen_bin const chosen = choose_bin<false>(block, k, temp_storage, false);
     if (block.thread() != 0) return;
-    pool.range = narrowed(range, chosen);
-    pool.is_found = chosen.left == chosen.count || pool.range.low == pool.range.high ? 1 : 0;
-    if (chosen.left == chosen.count) pool.range.k = std::int64_t{1} << 62;  // all keys of the bin are kept
+    bin_range const found = bins.narrowed(chosen.bin);
+    pool.low = found.low;
+    pool.high = found.high;
+    pool.is_found = chosen.left == chosen.count || found.low == found.high ? 1 : 0;
+    pool.k = chosen.left == chosen.count ? std::int64_t{1} << 62 : chosen.left;  // else all keys of the bin are kept
   }
 
  private:
   template <class Block>
-  KVPOLICY_HD void count(Block& block, int segment, key_range const& range, bool fit,
+  KVPOLICY_HD void count(Block& block, int segment, bin_range const& bins, bool fit,
                          select_storage const& temp_storage) const {
     key_threshold const floor = in.segments[segment].floor;
-    clear_histogram(block, temp_storage.histogram);
+    temp_storage.clear(block);
+    block.sync();
     int at_floor = 0;
-    count_in_bin<Block> const bins{block, temp_storage.histogram, range, bin_shift(range)};
-    in.keys_of(rule, segment).for_each(block, count_competing<Block>{block, bins, floor, fit, at_floor});
+    segment_keys<Rule> const keys = in.keys_of(rule, segment);
+    for_each_key(block, key_slice<Rule>(keys, in.scores.lanes.capacity),
+                 count_competing<Block>{block, temp_storage.bins, bins, floor, fit, at_floor});
     at_floor = block.reduce(temp_storage.collective, at_floor, plus_op{});
     int const first = at_floor < floor.ties ? at_floor : floor.ties;
     int const competing = fit ? at_floor - first : first;
-    bool const is_there = floor.key - range.low <= range.high - range.low;
-    if (block.thread() == 0 && competing > 0 && is_there) {
-      block.atomic_add(temp_storage.histogram + ((floor.key - range.low) >> bins.shift),
-                       static_cast<std::uint32_t>(competing));
+    if (block.thread() == 0 && competing > 0 && bins.have(floor.key)) {
+      block.atomic_add(temp_storage.bins + bins.bin_of(floor.key), static_cast<std::uint32_t>(competing));
     }
     block.sync();
   }

@@ -12,8 +12,8 @@ namespace KVPOLICY_NAMESPACE::detail {
 enum class decided_by : int { floor, pool, both };
 
 [[nodiscard]] KVPOLICY_HD inline decided_by deciding_threshold(pool_segment const& one, pool_state const& pool) {
-  if (one.floor.key == pool.range.low) return decided_by::both;
-  bool const is_stricter = one.floor.key > pool.range.low;
+  if (one.floor.key == pool.low) return decided_by::both;
+  bool const is_stricter = one.floor.key > pool.low;
   return is_stricter == (pool.floors_fit != 0) ? decided_by::pool : decided_by::floor;
 }
 
@@ -49,7 +49,7 @@ struct kept_of_segment {
   /// How many of the pool's ties this segment gets.
   [[nodiscard]] KVPOLICY_HD int ties(int segment) const {
     std::int64_t const before = in.segments[segment].before - in.segments[in.first_of(segment)].before;
-    std::int64_t const left = in.pool_of(segment).range.k - before;
+    std::int64_t const left = in.pool_of(segment).k - before;
     int const competing = competing_ties{in}(segment);
     return left <= 0 ? 0 : left < competing ? static_cast<int>(left) : competing;
   }
@@ -73,8 +73,7 @@ struct place_kept {
     decided_by const decider = deciding_threshold(one, pool);
     bool const floor_too = decider == decided_by::both && pool.floors_fit != 0;
     int const ties = kept_of_segment{in}.ties(segment) + (floor_too ? first_at_floor(one) : 0);
-    one.at =
-        decider == decided_by::floor ? one.floor : key_threshold{pool.range.low, ties < one.equal ? ties : all_ties};
+    one.at = decider == decided_by::floor ? one.floor : key_threshold{pool.low, ties < one.equal ? ties : all_ties};
     in.keep.indptr[segment + 1] = before + kept;
   }
 };
@@ -102,7 +101,7 @@ struct count_at_threshold_kernel {
     counting_storage const shared(block);
     pool_state const& pool = in.pool_of(block.index());
     if (pool.fires != 0 && deciding_threshold(in.segments[block.index()], pool) != decided_by::floor) {
-      count(block, block.index(), pool.range.low, shared.collective);
+      count(block, block.index(), pool.low, shared.collective);
     }
     if (!last_block(block, ticket, shared.last)) return;
     place_segments(block, in.keep.segments(), shared.collective, competing_ties{in}, place_ties{in});
@@ -116,7 +115,8 @@ struct count_at_threshold_kernel {
   KVPOLICY_HD void count(Block& block, int segment, std::uint32_t threshold, collective_storage* storage) const {
     int above = 0;
     int equal = 0;
-    in.keys_of(rule, segment).for_each(block, count_at_threshold{threshold, above, equal});
+    segment_keys<Rule> const keys = in.keys_of(rule, segment);
+    for_each_key(block, key_slice<Rule>(keys, in.scores.lanes.capacity), count_at_threshold{threshold, above, equal});
     above = block.reduce(storage, above, plus_op{});
     block.sync();
     equal = block.reduce(storage, equal, plus_op{});
@@ -136,11 +136,11 @@ struct emit_pool_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     int const segment = block.index();
     int* const to = in.keep.indices + in.keep.indptr[segment];
-    if (in.pool_of(segment).fires == 0) return emit_all(block, in.keep.entry_count[segment], to);
+    if (in.pool_of(segment).fires == 0) return list_all(block, 0, in.keep.entry_count[segment], to);
     segment_keys<Rule> const keys = in.keys_of(rule, segment);
+    key_slice<Rule> const slice(keys, in.scores.lanes.capacity);
     select_storage const temp_storage(block, 0);
-    key_cut const cut = cut_at(block, keys, in.segments[segment].at, temp_storage);
-    emit_kept(block, keys, cut, to, temp_storage);
+    slice_list<selects::again, Block, Rule>(block, slice, temp_storage, in.segments[segment].at).write(to);
   }
 };
 
@@ -148,21 +148,22 @@ struct emit_pool_kernel {
 template <class Executor, class Rule>
 void decide_pools(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep, int size) {
   int const segments = scores.segments();
-  auto const threads = exec.threads().segment;
-  int const capacity = keys_to_collect(exec.config(), scores.lanes.capacity);
+  auto const threads = selecting_threads(exec);
+  int const tiles = selection_shape::of(exec, scores, 1).tiles;
   auto* const of_segments = reinterpret_cast<pool_segment*>(exec.scratch());
   auto* const pools = reinterpret_cast<pool_state*>(of_segments + segments);
   auto* const histograms = reinterpret_cast<std::uint32_t*>(pools + segments / size);
   pools_in const in{scores, keep, size, of_segments, pools, histograms};
   launch_each(exec, std::int64_t{segments / size} * histogram_bins, clear_pools{in});
-  exec.launch(launch_shape{segments, threads, select_storage::bytes(capacity)},
-              survey_kernel<Rule>{in, rule, capacity, exec.faults()});
+  exec.launch(launch_shape{segments, threads, select_storage::bytes(threads, tiles)},
+              survey_kernel<Rule>{in, rule, tiles, exec.faults()});
   for (int digits = 0; digits < 3; ++digits) {  // 11 bits each
-    exec.launch(launch_shape{segments, threads, select_storage::bytes(0)}, pool_histogram_kernel<Rule>{in, rule});
+    exec.launch(launch_shape{segments, threads, select_storage::bytes_without_keys()},
+                pool_histogram_kernel<Rule>{in, rule});
   }
   using counting = count_at_threshold_kernel<Rule>;
   exec.launch(launch_shape{segments, threads, counting_storage::bytes()}, counting{in, rule, exec.tickets()});
-  exec.launch(launch_shape{segments, threads, select_storage::bytes(0)}, emit_pool_kernel<Rule>{in, rule});
+  exec.launch(launch_shape{segments, threads, select_storage::bytes(threads, 0)}, emit_pool_kernel<Rule>{in, rule});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

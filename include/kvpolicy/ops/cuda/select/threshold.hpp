@@ -1,215 +1,300 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the k-th highest of a segment's keys, by one block. A sample brackets it; one pass over all keys counts those
-// above and below the bracket and collects those inside it in shared memory; histograms of the collected keys find it
-// (select_range.hpp). The result is exact: if the bracket misses, or holds more keys than fit in shared memory, the
-// histograms are of all keys.
+// Finds the k-th highest of a segment's keys, by one block or a cluster of them. A block reads the scores of its slice
+// once and keeps their keys in shared memory. While it reads, it counts them in 2048 bins of the range of a sample. The
+// keys of the bin that holds the k-th highest are collected in a list, and there they are counted again in bins of
+// their own range, or, if they are few, ranked. The result is exact: if a bin holds more keys than the list, its keys
+// are counted again where they are. Forced entries take part with the highest key.
 #pragma once
 
-#include <cmath>
-#include <kvpolicy/ops/cuda/select/range.hpp>
+#include <kvpolicy/ops/cuda/select/slice.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Two keys that probably enclose the threshold, and how many keys of a segment lie above, at, between and below them.
-struct key_bracket {
-  std::uint32_t low;
-  std::uint32_t high;
-  int above = 0;    ///< keys above `high`, but for `forced_key`
-  int at_high = 0;  ///< keys equal to `high`
-  int inside = 0;   ///< keys between `low` and `high`
-  int at_low = 0;   ///< keys equal to `low`; 0 if low is high
-  int nan = 0;      ///< keys of NaN
+/// Stores keys of a slice in shared memory, and counts them in bins.
+template <class Block>
+struct count_in_bins {
+  Block& block;
+  std::uint32_t* keys;
+  std::uint32_t* bins;
+  bin_range about;
+  template <class Whole>
+  KVPOLICY_HD void operator()(unsigned place, four_keys const& four, Whole) const {
+    *reinterpret_cast<four_keys*>(keys + place) = four;
+    for (std::uint32_t const key : four.of) {
+      if (Whole::value || key != below_all_keys) block.atomic_add(bins + about.bin_of(key), 1u);
+    }
+  }
 };
 
-/// Counts a segment's keys by their place relative to a bracket, and collects the keys inside it, in any order.
-template <class Block>
-class bracket_pass {
- public:
-  /// `mine` are the counts of this thread; `inside` is counted for the block, in temp_storage.words[0].
-  KVPOLICY_HD bracket_pass(Block& block, select_storage const& temp_storage, key_bracket& mine)
-      : block_(block),
-        storage_(temp_storage),
-        mine_(mine),
-        inside_(mine.low < mine.high ? mine.high - mine.low - 1 : 0) {}
+/// How blocks select: one for each segment, a cluster for each, or either, where the keys of a slice do not fit in
+/// shared memory. The first two are less code, and need fewer registers.
+enum class selects { alone, in_clusters, again };
 
-  KVPOLICY_HD void operator()(four_keys const& keys) const {
-    unsigned const below_me = (1u << lane_id(block_)) - 1u;
-    bool is_inside[four_scores::count];
-    int place[four_scores::count];
-    int all = 0;
-    bool is_counted = false;
-    for (int j = 0; j < four_scores::count; ++j) {
-      std::uint32_t const key = keys.of[j];
-      mine_.above += key - mine_.high - 1 < forced_key - mine_.high - 1 ? 1 : 0;
-      is_counted |= is_end(key);
-      is_inside[j] = key - mine_.low - 1 < inside_;
-      unsigned const insiders = block_.ballot(is_inside[j]);
-      place[j] = all + popcount(insiders & below_me);
-      all += popcount(insiders);
+/// A block's slice of a segment, and the memory that it selects in. The blocks of a cluster call every member together.
+template <selects How, class Block, class Rule>
+class slice_selection {
+ public:
+  KVPOLICY_HD slice_selection(Block& block, key_slice<Rule> const& slice, select_storage const& storage)
+      : block_(block),
+        slice_(slice),
+        storage_(storage),
+        each_(select_storage::keys_of_tile(block.threads())),
+        blocks_(clustered ? block.cluster_blocks() : 1) {}
+
+  /// Notes the range of some of the segment's scores, one for each thread, the same in all blocks of a cluster. After a
+  /// barrier `sampled` has bins for them.
+  KVPOLICY_HD void draw_sample() const {
+    int const last = slice_.keys.count() - 1;
+    std::uint32_t key = nan_key;
+    if (last >= 0) {
+      auto const step = static_cast<unsigned>(last) / static_cast<unsigned>(block_.threads());
+      auto const rest = static_cast<unsigned>(last) % static_cast<unsigned>(block_.threads());
+      auto const thread = static_cast<unsigned>(block_.thread());
+      key = score_key(slice_.keys.score[thread * step + min_op{}(thread, rest)]);
     }
-    if (is_counted) count_ends(keys);
-    if (all == 0) return;
-    int first = lane_id(block_) == 0 ? block_.atomic_add(storage_.words, all) : 0;
-    first = block_.shuffle(first, 0);
-    for (int j = 0; j < four_scores::count; ++j) {
-      if (is_inside[j] && first + place[j] < storage_.capacity) storage_.keys[first + place[j]] = keys.of[j];
+    std::uint32_t const low = block_.reduce_warp(key == nan_key ? forced_key : key, min_op{});
+    std::uint32_t const high = block_.reduce_warp(key, max_op{});
+    if (lane_id(block_) == 0) {
+      storage_.of_warps[warp_id(block_)] = static_cast<int>(low);
+      storage_.of_warps[select_storage::most_warps + warp_id(block_)] = static_cast<int>(high);
     }
+    storage_.clear(block_);
+    if (block_.thread() == 0) storage_.words[6] = 0;
+  }
+  [[nodiscard]] KVPOLICY_HD bin_range sampled() const {
+    auto const low = static_cast<std::uint32_t>(of_warp(0, static_cast<int>(forced_key)));
+    auto const high = static_cast<std::uint32_t>(of_warp(1, static_cast<int>(below_all_keys)));
+    return bin_range::around(block_.reduce_warp(low, min_op{}), block_.reduce_warp(high, max_op{}));
+  }
+  /// Number `which` of those that warps have noted, or another value in threads of no warp's number.
+  [[nodiscard]] KVPOLICY_HD int of_warp(int which, int otherwise) const {
+    int const lane = lane_id(block_);
+    return lane < block_.threads() / warp_size ? storage_.of_warps[which * select_storage::most_warps + lane]
+                                               : otherwise;
+  }
+
+  /// Reads the slice: keys are stored and counted. `scores` has the first tile's. Adds the number of NaN to words[6].
+  KVPOLICY_HD void read(tile_scores scores, bin_range const& bins) const {
+    int nan = 0;
+    int const tiles = slice_.tiles(each_);
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+    for (int tile = 0; tile < tiles;) {
+      slice_.visit(block_, slice_.first_of(tile, each_), scores, nan,
+                   count_in_bins<Block>{block_, keys_of(tile), storage_.bins, bins});
+      if (++tile == tiles) break;
+      slice_.template load<0, groups_of_thread>(block_, slice_.first_of(tile, each_), scores);
+    }
+    nan = block_.reduce_warp(nan, plus_op{});
+    if (nan != 0 && lane_id(block_) == 0) block_.atomic_add(storage_.words + 6, nan);
+  }
+
+  /// The threshold of the k highest keys that `read` has counted, 0 < k <= the number of entries.
+  [[nodiscard]] KVPOLICY_HD key_threshold find(bin_range bins, int k) const {
+    bool cluster = clustered && blocks_ > 1;
+    std::uint32_t* list = nullptr;  // else the keys are those of the slice
+    int listed = 0;
+    std::uint32_t* to = storage_.list;
+    for (;;) {
+      sync_all(block_, cluster);
+      if (block_.thread() == 0) storage_.words[3] = 0;
+      if (block_.thread() == 1) storage_.words[4] = static_cast<int>(forced_key);
+      if (block_.thread() == 2) storage_.words[5] = static_cast<int>(below_all_keys);
+      chosen_bin const chosen = choose_bin<clustered>(block_, k, storage_, cluster);
+      bins = bins.narrowed(chosen.bin);
+      k = chosen.left;
+      if (chosen.left == chosen.count) return {max_op{}(bins.low, nan_key), all_ties};
+      storage_.clear(block_);
+      collected_keys const found = collected(collect(bins, list, listed, to), cluster);
+      if (found.least == found.most) return {found.least, k};
+      bins = bin_range::over(found.least, found.most);
+      if (chosen.count <= select_storage::list_most) {
+        list = gathered(to, cluster);
+        listed = chosen.count;
+        cluster = false;
+        if (listed <= few_keys) return rank(list, listed, k);
+        to = list == storage_.list ? storage_.list + select_storage::list_most : storage_.list;
+      }
+      count_again(bins, list, listed);
+    }
+  }
+
+  /// Brings the keys of a tile to shared memory, if they are not there.
+  KVPOLICY_HD void bring(int tile) const {
+    if (How != selects::again || storage_.tiles > 0) return;
+    block_.sync();
+    unsigned const first = slice_.first_of(tile, each_);
+#if defined(__CUDA_ARCH__)
+#pragma unroll 2
+#endif
+    for (int r = 0; r < groups_of_thread; ++r) {
+      unsigned const at = slice_.place(block_, r);
+      *reinterpret_cast<four_keys*>(storage_.keys + at) = slice_.group(first + at);
+    }
+  }
+  /// Bit 4 r + j says whether the key of entry j of the thread's group r in a tile is to be marked.
+  template <class Mark>
+  [[nodiscard]] KVPOLICY_HD unsigned marked(int tile, Mark const& mark) const {
+    std::uint32_t const* const keys = keys_of(tile);
+    unsigned marks = 0;
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+    for (int r = 0; r < groups_of_thread; ++r) {
+      four_keys const four = *reinterpret_cast<four_keys const*>(keys + slice_.place(block_, r));
+      for (int j = 0; j < four_keys::count; ++j) {
+        marks |= mark(four.of[j]) ? 1u << (r * four_keys::count + j) : 0u;
+      }
+    }
+    return marks;
+  }
+  /// Where the keys of a tile are.
+  [[nodiscard]] KVPOLICY_HD std::uint32_t* keys_of(int tile) const {
+    return storage_.keys + (How != selects::again || storage_.tiles > 0 ? tile * each_ : 0);
   }
 
  private:
-  [[nodiscard]] KVPOLICY_HD bool is_end(std::uint32_t key) const {
-    return (key == nan_key) | (key == mine_.high) | (key == mine_.low);
-  }
-  KVPOLICY_HD void count_ends(four_keys const& keys) const {
-    for (std::uint32_t const key : keys.of) {
-      mine_.nan += key == nan_key ? 1 : 0;
-      mine_.at_high += key == mine_.high ? 1 : 0;
-      mine_.at_low += key == mine_.low ? 1 : 0;
+  static constexpr bool clustered = How != selects::alone;
+  static constexpr int few_keys = 128;
+
+  /// Lists the keys of a bin, of which the first fit: of a list, or of the slice. Returns the range of a thread's.
+  [[nodiscard]] KVPOLICY_HD collected_keys collect(bin_range const& bin, std::uint32_t const* list, int listed,
+                                                   std::uint32_t* to) const {
+    collected_keys mine{0, forced_key, below_all_keys};
+    if (list != nullptr) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+      for (int i = block_.thread(); i < listed; i += block_.threads()) {
+        if (bin.have(list[i])) append(list + i, 1u, to, mine);
+      }
+      return mine;
     }
+    int const tiles = slice_.tiles(each_);
+    for (int tile = 0; tile < tiles; ++tile) {
+      bring(tile);
+      append(keys_of(tile) + slice_.place(block_, 0), marked(tile, [&](std::uint32_t key) { return bin.have(key); }),
+             to, mine);
+    }
+    return mine;
+  }
+  /// Appends a thread's marked keys. `keys` are those of its first group.
+  KVPOLICY_HD void append(std::uint32_t const* keys, unsigned marks, std::uint32_t* to, collected_keys& mine) const {
+    if (marks == 0) return;
+    int place = block_.atomic_add(storage_.words + 3, popcount(marks));
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+    for (; marks != 0; marks &= marks - 1) {
+      int const bit = popcount(~marks & (marks - 1));
+      std::uint32_t const key = keys[bit / four_keys::count * warp_size * four_keys::count + bit % four_keys::count];
+      if (place < select_storage::list_most) to[place] = key;
+      ++place;
+      mine.least = min_op{}(mine.least, key);
+      mine.most = max_op{}(mine.most, key);
+    }
+  }
+  KVPOLICY_HD void count_again(bin_range const& bins, std::uint32_t const* list, int listed) const {
+    auto const count = [&](std::uint32_t key) {
+      if (bins.have(key)) block_.atomic_add(storage_.bins + bins.bin_of(key), 1u);
+    };
+    if (list != nullptr) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+      for (int i = block_.thread(); i < listed; i += block_.threads()) count(list[i]);
+      return;
+    }
+    int const tiles = slice_.tiles(each_);
+    for (int tile = 0; tile < tiles; ++tile) {
+      bring(tile);
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+      for (int r = 0; r < groups_of_thread; ++r) {
+        four_keys const four = *reinterpret_cast<four_keys const*>(keys_of(tile) + slice_.place(block_, r));
+        for (std::uint32_t const key : four.of) count(key);
+      }
+    }
+  }
+
+  /// What has been collected, by all blocks of the cluster.
+  [[nodiscard]] KVPOLICY_HD collected_keys collected(collected_keys const& mine, bool cluster) const {
+    std::uint32_t const least = block_.reduce_warp(mine.least, min_op{});
+    std::uint32_t const most = block_.reduce_warp(mine.most, max_op{});
+    if (lane_id(block_) == 0 && least <= most) {
+      block_.atomic_min(reinterpret_cast<unsigned*>(storage_.words + 4), least);
+      block_.atomic_max(reinterpret_cast<unsigned*>(storage_.words + 5), most);
+    }
+    block_.sync();
+    int const* const words = storage_.words;
+    collected_keys all{words[3], static_cast<std::uint32_t>(words[4]), static_cast<std::uint32_t>(words[5])};
+    if (!clustered || !cluster) return all;
+    int const other = block_.thread();
+    if (other < blocks_) *block_.of_block(other, storage_.collected + block_.cluster_rank()) = all;
+    block_.sync_cluster();
+    for (int i = 0; i < blocks_; ++i) {
+      all.least = min_op{}(all.least, storage_.collected[i].least);
+      all.most = max_op{}(all.most, storage_.collected[i].most);
+    }
+    return all;
+  }
+  /// The list of all blocks' collected keys, one after another, which fit in one.
+  [[nodiscard]] KVPOLICY_HD std::uint32_t* gathered(std::uint32_t* list, bool cluster) const {
+    if (!clustered || !cluster) return list;
+    std::uint32_t* to = storage_.list + select_storage::list_most;
+    for (int other = 0; other < blocks_; ++other) {
+      int const count = storage_.collected[other].count;
+      std::uint32_t const* const theirs = block_.of_block(other, list);
+      for (int i = block_.thread(); i < count; i += block_.threads()) to[i] = theirs[i];
+      to += count;
+    }
+    block_.sync_cluster();
+    return storage_.list + select_storage::list_most;
+  }
+
+  /// The threshold of the k highest of few keys: the lowest of those that have fewer than k above them.
+  [[nodiscard]] KVPOLICY_HD key_threshold rank(std::uint32_t* list, int listed, int k) const {
+    auto* const lowest = reinterpret_cast<std::uint64_t*>(storage_.words);
+    int* const equal = storage_.words + 2;
+    if (block_.thread() == 0) *lowest = ~std::uint64_t{0};
+    if (block_.thread() == 1) *equal = 0;
+    if (block_.thread() < four_keys::count) list[listed + block_.thread()] = below_all_keys;
+    block_.sync();
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+    for (int i = block_.thread(); i < listed; i += block_.threads()) {
+      std::uint32_t const key = list[i];
+      unsigned above = 0;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 2
+#endif
+      for (int j = 0; j < listed; j += four_keys::count) {
+        four_keys const others = *reinterpret_cast<four_keys const*>(list + j);
+        for (std::uint32_t const other : others.of) above += other > key ? 1 : 0;
+      }
+      if (above < static_cast<unsigned>(k)) block_.atomic_min(lowest, std::uint64_t{key} << 32 | above);
+    }
+    block_.sync();
+    auto const key = static_cast<std::uint32_t>(*lowest >> 32);
+    int const left = k - static_cast<int>(*lowest & 0xFFFFFFFFu);
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+    for (int i = block_.thread(); i < listed; i += block_.threads()) {
+      if (list[i] == key) block_.atomic_add(equal, 1);
+    }
+    block_.sync();
+    return {key, left < *equal ? left : all_ties};
   }
 
   Block& block_;
+  key_slice<Rule> const& slice_;
   select_storage const& storage_;
-  key_bracket& mine_;
-  std::uint32_t inside_;  ///< how many keys there can be inside the bracket
+  int each_;    ///< keys of a tile
+  int blocks_;  ///< of the cluster
 };
-
-/// Adds a number of every thread to a word of shared memory. Collective of a warp.
-template <class Block>
-KVPOLICY_HD void add_to_word(Block& block, int* word, int mine) {
-  int const of_warp = block.reduce_warp(mine, plus_op{});
-  if (lane_id(block) == 0 && of_warp != 0) block.atomic_add(word, of_warp);
-}
-
-/// Runs bracket_pass over all keys of a segment. All threads have the counts. Collective.
-template <class Block, class Keys>
-[[nodiscard]] KVPOLICY_HD key_bracket count_bracket(Block& block, Keys const& keys, key_bracket const& between,
-                                                    select_storage const& temp_storage) {
-  int* const words = temp_storage.words;
-  block.sync();  // choose_bin's result may still be read from `words`
-  if (block.thread() < 5) words[block.thread()] = 0;
-  block.sync();
-  key_bracket mine = between;
-  keys.for_each_group(block, bracket_pass<Block>(block, temp_storage, mine));
-  add_to_word(block, words + 1, mine.above);
-  add_to_word(block, words + 2, mine.at_high);
-  add_to_word(block, words + 3, mine.at_low);
-  add_to_word(block, words + 4, mine.nan);
-  block.sync();
-  int const at_low = between.low < between.high ? words[3] : 0;
-  return {between.low, between.high, words[1], words[2], words[0], at_low, words[4]};
-}
-
-/// How many entries of a segment compete, and how many of them are kept.
-struct selection_size {
-  int k;          ///< how many of the competing entries are kept
-  int competing;  ///< how many entries compete
-};
-
-/// What one segment has to select: the k highest of the entries in [begin, end) that compete.
-struct segment_choice {
-  int begin;
-  int end;
-  int k;          ///< how many of them are kept; below 0: the segment keeps all its entries
-  int competing;  ///< how many entries compete: those that are not forced
-};
-
-/// Two keys that enclose those of two ranks of a sample, with at most `most` keys of it, or else as few as histograms
-/// find. Collective.
-template <class Block>
-[[nodiscard]] KVPOLICY_HD key_bracket enclose(Block& block, listed_keys const& sample, int upper_rank, int lower_rank,
-                                              int most, select_storage const& temp_storage) {
-  key_range range{nan_key, above_all_keys, 0};
-  for (;;) {
-    int const shift = bin_shift(range);
-    clear_histogram(block, temp_storage.histogram);
-    sample.for_each(block, count_in_bin<Block>{block, temp_storage.histogram, range, shift});
-    block.sync();
-    chosen_bins const chosen = choose_bins(block, temp_storage.histogram, upper_rank, lower_rank, temp_storage);
-    key_range const upper = narrowed(range, chosen.upper);
-    key_range const lower = narrowed(range, chosen.lower);
-    if (chosen.between <= most && shift > 0) {
-      return {lower.low - 1, upper.high < above_all_keys ? upper.high + 1 : above_all_keys};
-    }
-    range = {lower.low, upper.high, 0};
-    if (shift == 0 || bin_shift(range) == shift) return {lower.low, upper.high};
-    lower_rank -= upper_rank - chosen.upper.left;
-    upper_rank = chosen.upper.left;
-  }
-}
-
-/// Two keys between which the threshold most probably lies, from a sample of up to 1024 keys. In the sample, the k-th
-/// highest key should have the rank k / competing of the sampled keys. The bracket is from `doubt` ranks below it to
-/// `doubt` ranks above it: 3.2 standard deviations of that rank, and four more. Of the segment's keys, those inside
-/// should fit in shared memory. Collective.
-template <class Block, class Keys>
-[[nodiscard]] KVPOLICY_HD key_bracket sample_bracket(Block& block, Keys const& keys, selection_size const& wanted,
-                                                     select_storage const& temp_storage) {
-  constexpr int most = 1024;
-  constexpr int neighbours = 8;  // 32 bytes, a sector of memory
-  int const size = (temp_storage.capacity < most ? temp_storage.capacity : most) / neighbours * neighbours;
-  std::int64_t const last = keys.end - keys.begin - neighbours;
-  int competing = 0;
-  for (int i = block.thread(); i < size; i += block.threads()) {
-    auto const at = static_cast<int>(i / neighbours * neighbours * last / (size - neighbours));
-    temp_storage.keys[i] = keys.at(keys.begin + at + i % neighbours);
-    competing += temp_storage.keys[i] != forced_key ? 1 : 0;
-  }
-  block.sync();
-  int const sampled = block.reduce(temp_storage.collective, competing, plus_op{});
-  float const fraction = static_cast<float>(wanted.k) / static_cast<float>(wanted.competing);
-  auto const rank = static_cast<int>(fraction * static_cast<float>(sampled));
-  float const variance = static_cast<float>(sampled) * fraction * (1 - fraction);
-  int const doubt = static_cast<int>(3.2f * ::sqrtf(variance > 0 ? variance : 0.0f)) + 4;
-  key_bracket guess{below_all_keys, above_all_keys};
-  listed_keys const sample{temp_storage.keys, size};
-  if (rank + doubt <= sampled && rank - doubt >= 1) {
-    std::int64_t const fit = std::int64_t{temp_storage.capacity} * 3 / 4 * sampled / wanted.competing;
-    return enclose(block, sample, rank - doubt, rank + doubt, static_cast<int>(fit), temp_storage);
-  }
-  int const one = rank + doubt <= sampled ? rank + doubt : rank - doubt;
-  if (one < 1) return guess;
-  std::uint32_t const end = threshold_in_range(block, sample, {nan_key, above_all_keys, one}, temp_storage, true).key;
-  (rank + doubt <= sampled ? guess.low : guess.high) = end;
-  return guess;
-}
-
-struct found_threshold {
-  key_threshold threshold;
-  int nan;  ///< keys of NaN
-};
-
-/// The threshold of the k-th highest key, from the counts of a bracket. Collective.
-template <class Block, class Keys>
-[[nodiscard]] KVPOLICY_HD key_threshold threshold_in_bracket(Block& block, Keys const& keys, key_bracket const& in,
-                                                             int k, select_storage const& temp_storage) {
-  if (k <= in.above) return threshold_in_range(block, keys, {in.high + 1, above_all_keys, k}, temp_storage);
-  k -= in.above;
-  if (k <= in.at_high) return {in.high, k < in.at_high ? k : all_ties};
-  k -= in.at_high;
-  key_range const inside{in.low + 1, in.high - 1, k};
-  if (k <= in.inside && in.inside <= temp_storage.capacity) {
-    return threshold_in_range(block, listed_keys{temp_storage.keys, in.inside}, inside, temp_storage);
-  }
-  if (k <= in.inside) return threshold_in_range(block, keys, inside, temp_storage);
-  k -= in.inside;
-  if (k <= in.at_low) return {in.low, k < in.at_low ? k : all_ties};
-  return threshold_in_range(block, keys, {nan_key, in.low - 1, k - in.at_low}, temp_storage);
-}
-
-/// The threshold that keeps exactly `wanted.k` of the competing entries, and how many of the competing entries are NaN.
-/// Collective.
-template <class Block, class Keys>
-[[nodiscard]] KVPOLICY_HD found_threshold find_threshold(Block& block, Keys const& keys, selection_size const& wanted,
-                                                         select_storage const& temp_storage) {
-  if (wanted.k <= 0 || wanted.k >= wanted.competing) {
-    int const nan = count_bracket(block, keys, {above_all_keys, above_all_keys}, temp_storage).nan;
-    return {{wanted.k <= 0 ? above_all_keys : below_all_keys, 0}, nan};
-  }
-  key_bracket guess{below_all_keys, above_all_keys};
-  if (keys.end - keys.begin > temp_storage.capacity) guess = sample_bracket(block, keys, wanted, temp_storage);
-  key_bracket const there = count_bracket(block, keys, guess, temp_storage);
-  return {threshold_in_bracket(block, keys, there, wanted.k, temp_storage), there.nan};
-}
 
 }  // namespace KVPOLICY_NAMESPACE::detail
