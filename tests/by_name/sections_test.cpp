@@ -190,11 +190,11 @@ TEST_SUITE("by_name/sections") {
     CHECK(error("select: page_gates(page=0)") ==
           "parse: column 9: page_gates.page = 0, but a page holds at least one entry");
     CHECK(error("select: quest | window(4)") ==
-          "parse: column 17 = window, but a selection has the parts page, budget, unlimited, dense, inherit, at_least, "
-          "sinks, recent, span, safe, everything, prompt and marks");
+          "parse: column 17 = window, but a selection has the parts page, budget, unlimited, dense, inherit, top, "
+          "at_least, sinks, recent, span, safe, everything, prompt and marks");
     CHECK(error("select: quest | inherits(4)") ==
           "parse: column 17 = inherits, but a selection has the parts page, budget, unlimited, dense, inherit, "
-          "at_least, sinks, recent, span, safe, everything, prompt and marks; did you mean inherit?");
+          "top, at_least, sinks, recent, span, safe, everything, prompt and marks; did you mean inherit?");
     CHECK(error("select: quest | inherit(4) | inherit(layers=2)") ==
           "parse: column 30 = inherit, but there is one before, at column 17");
     CHECK(error("select: quest | inherit(0)") ==

@@ -32,6 +32,11 @@ def rows():
 class Page(Runs):
     def setUp(self):
         super().setUp()
+        self.write(self.trace(), {"rope_theta": "10000.0"})
+
+    @staticmethod
+    def trace():
+        """A trace with all that a row's spec reads."""
         trace, dice = Trace(0, "F32", 3, 4, 2, ENTRIES, dims=8, value_dims=8), np.random.default_rng(0)
         stored = trace.stored
         for name in ("log_beta", "external.x", "gate", *(f"birth.{one}" for one in ("surprise", "fast_kvzip", "locret", "kvzap"))):
@@ -56,7 +61,7 @@ class Page(Runs):
         stored["query_positions"] = ("I32", np.arange(ENTRIES, ENTRIES + 8, dtype=np.int32))
         stored["row_begin"], stored["row_end"] = ("I32", np.zeros(8, np.int32)), ("I32", np.full(8, ENTRIES, np.int32))
         stored["stale_begin"], stored["stale_end"] = ("I32", np.array([100], np.int32)), ("I32", np.array([300], np.int32))
-        self.write(trace, {"rope_theta": "10000.0"})
+        return trace
 
     def test_every_row_has_a_spec_that_runs(self):
         names = set(listed())

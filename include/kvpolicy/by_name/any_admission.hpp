@@ -189,8 +189,8 @@ inline void check_selection_budget(any_budget const& limit, spec_part const& fro
 }
 
 inline void refuse_selection_part(spec_part const& from, known_parts const& known) {
-  std::vector<std::string> names{"page",   "budget", "unlimited", "dense",      "inherit", "at_least", "sinks",
-                                 "recent", "span",   "safe",      "everything", "prompt",  "marks"};
+  std::vector<std::string> names{"page",  "budget", "unlimited", "dense", "inherit",    "top",    "at_least",
+                                 "sinks", "recent", "span",      "safe",  "everything", "prompt", "marks"};
   for (auto const& each : known.budgets) names.push_back(each.first);
   for (auto const& each : known.picks) names.push_back(each.first);
   refuse_spec(from.column, from.name, accepted("a selection has the parts", names, from.name));
@@ -219,6 +219,9 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
     } else if (from.name == "inherit") {
       once(inherit, from);
       made.inherit = read_part<inherit_argument>(from).layers;
+    } else if (from.name == top::name) {
+      once(pick, from);
+      made.pick = read_part<top>(from);
     } else if (from.name == at_least::name) {
       once(pick, from);
       made.pick = read_part<at_least>(from, {.unbounded = true});
@@ -229,7 +232,7 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
     }
     check_parsed(made, from.column);
   }
-  if (pick == nullptr) return made;
+  if (pick == nullptr || pick->name == top::name) return made;
   if (budget != nullptr && made.budget.of != any_budget::amount::unlimited) {
     refuse_spec(budget->column, budget->name, std::string(pick->name) + " reads however many pages there are");
   }
