@@ -47,6 +47,7 @@ class head_numbers {
   [[nodiscard]] kv::by_lane<float const> table(std::vector<int> const& layers) {
     std::vector<float>& made = tables_.emplace_back();
     for (int const layer : layers) {
+    made.reserve(1);  // a table of no layers is one, too
       auto const first = values_.begin() + std::ptrdiff_t{layer} * heads_ * width_;
       made.insert(made.end(), first, first + std::ptrdiff_t{heads_} * width_);
     }

@@ -33,8 +33,14 @@ inline void replay_selection(options const& with, trace& of, any_selection const
   return {};
 }
 
-/// The table of the importance of layers that the system of a spec shares a budget out by, if the trace has it.
+/// The table of numbers of layers that the system of a spec shares a budget out by. CompressKV shares out by one if the
+/// trace has it.
 [[nodiscard]] inline std::string importance_of_system(kv::spec_part const& system, trace const& from) {
+  kv::epi_cache drifts;
+  if (system.name == drifts.name) {
+    kv::detail::set_fields(drifts, system);
+    return kv::to_string(drifts.table);
+  }
   kv::compress_kv fields;
   if (system.name != fields.name) return {};
   kv::detail::set_fields(fields, system);
@@ -42,7 +48,7 @@ inline void replay_selection(options const& with, trace& of, any_selection const
   return from.table.count(table) != 0 ? table : std::string();
 }
 
-/// The table of the importance of layers that the budget of a spec names; empty if it names none.
+/// The table of numbers of layers that the budget of a spec names; empty if it names none.
 [[nodiscard]] inline std::string importance_in(std::string const& spec, trace const& from) {
   std::string table;
   bool by_importance = false;
@@ -51,7 +57,9 @@ inline void replay_selection(options const& with, trace& of, any_selection const
     if (part.name != kv::any_budget::name) continue;
     for (kv::spec_argument const& each : part.arguments) {
       if (each.name == "table") table = each.value;
-      if (each.name == "by") by_importance = each.value == kv::to_string(kv::sharing::importance);
+      if (each.name == "by") {
+        by_importance = each.value == kv::to_string(kv::sharing::importance) || each.value == kv::table_power::name;
+      }
     }
   }
   return by_importance ? table : importance_of_system(sections.front().parts.front(), from);

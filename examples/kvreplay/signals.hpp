@@ -46,7 +46,9 @@ class offers {
     if (trace_.log_beta) all.add(log_beta_ = {numbers_of(trace_.log_beta, begin, end)});
     if (birth_.there()) all.add(born_ = {birth_.numbers(begin, end)});
     if (!trace_.stale_begin.empty()) offer_stale(all);
-    if (trace_.query_rows && with_.how == mode::prefill) offer_external_rows(all);
+    bool const in_chunks =
+        with_.how == mode::chunks && trace_.row_begin.empty();  // spans are of a whole prompt's entries
+    if (trace_.query_rows && (in_chunks || with_.how == mode::prefill)) offer_external_rows(all);
     if (profile_.is_given()) all.add(profile_.model());
     if (profile_.is_computed()) {
       check_rows(trace_.pre_rope_queries, 0, end);

@@ -149,6 +149,7 @@
 #include <kvpolicy/parts/ranks.hpp>
 #include <kvpolicy/parts/seen.hpp>
 #include <kvpolicy/parts/shared_out.hpp>
+#include <kvpolicy/parts/table_power.hpp>
 #include <kvpolicy/parts/trigger.hpp>
 #include <kvpolicy/parts/variance.hpp>
 #include <kvpolicy/policies/policies.hpp>

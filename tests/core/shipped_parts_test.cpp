@@ -147,6 +147,7 @@ static_assert(system_of_parts<pyramid_kv>);
 static_assert(system_of_parts<side_quest>);
 static_assert(system_of_parts<simlayer_kv>);
 static_assert(system_of_parts<pyramid_infer>);
+static_assert(system_of_parts<epi_cache>);
 static_assert(system_of_parts<sir_llm>);
 
 // Policies that are known by name.

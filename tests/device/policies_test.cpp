@@ -189,6 +189,14 @@ TEST_SUITE("device/policies") {
     }();
     agree("late_attention", kv::eviction{.score = kv::late_attention{.rows = 0.3},
                                          .budget = kv::shared_out{.tokens = 9, .by = kv::depth{.least = 3}}});
+    static std::vector<float> const numbers = [] {
+      std::vector<float> of(1000);
+      for (std::size_t i = 0; i < of.size(); ++i) of[i] = static_cast<float>(i % 5) / 4 - 1.5f;
+      return of;
+    }();
+    kv::lookahead_kv const patched{.recent = 0, .rows = kv::reduction::max, .group = kv::reduction::max};
+    kv::table_power const drifts{.power = 1.1, .floor = 0.25, .numbers = {numbers.data() + 2, 0, 5, 1}};
+    agree("table_power", kv::eviction{.score = patched, .budget = kv::shared_out{.tokens = 9, .by = drifts}});
     kv::cheapest_recipe const recipe{.recover = 0.7, .recent = 0.2, .frequent = 0.2, .classes = {classes.data()}};
     agree("cheapest_recipe", kv::eviction{.score = recipe, .budget = kv::per_lane{9}});
     kv::normalised const ranked{.score_of = kv::knorm{}, .how = kv::normalising::rank, .block = 4};

@@ -18,7 +18,7 @@ SCORERS = """snapkv h2o tova knorm random streaming_llm full recency external(na
     carried(name=kvzap) fast_kvzip lookahead_kv dapq keydiff r_kv scissorhands q_filters tri_attention keys_values cake defensive_kv
     layer_defensive_kv compress_kv finch kvcompose kvzip expected_attention cap_kv lag_kv cur leverage compactor window_attention
     received_attention received_by_value openvino voted_attention late_attention dynamic_kv chunk_kv pyramid_kv nacl sir_llm critical_kv
-    critical_ada_kv locret""".split()
+    critical_ada_kv locret epi_cache""".split()
 WITHOUT_BUDGET = "side_quest neural_gc simlayer_kv(0.1,recent=64) fastgen(0.5) pyramid_infer".split()
 STAGES = """reduce_lanes(decides=layer, how=mean)|reduce_lanes(token, sum)|reduce_lanes(layer, max)|blocks(size=20, how=mean)|blocks
     |critical(first=0.5, epsilon=0.0001)|critical|put_first(tokens=10, part=0, then=recency)|put_first(part=0.25, then=random)
@@ -29,7 +29,8 @@ PROTECTIONS = ("sinks(4)", "sinks(tokens=4)", "recent(4)", "recent(tokens=4)", "
                "prompt", "marks(class=2)", "marks(2)")
 BUDGETS = ("budget(100)", "budget(tokens=100)", "budget(ratio=0.5)", "budget(bytes=100000)", "budget(100, by=fixed)", "budget(ratio=0.5, by=seen)",
            "budget(100, by=ramp, beta=20)", "budget(100, by=moments, tau1=1, tau2=1)", "budget(100, by=hits)", "budget(100, by=ranks)",
-           "budget(100, by=variance)", "budget(100, by=importance, table=importance, least=32, cap=3)", "budget(ratio=0, by=depth, first=0.5)")
+           "budget(100, by=variance)", "budget(100, by=table_power, table=drift, power=1.1, floor=0.25)",
+           "budget(100, by=importance, table=importance, least=32, cap=3)", "budget(ratio=0, by=depth, first=0.5)")
 SCOPES = ("budget(100, scope=lane)", "budget(100, scope=layer, floor=0.2)", "budget(100, scope=global, floor_tokens=4)")
 TRIGGERS = ("over_budget", "over_budget(7)", "over_budget(slack=7)", "over_total(100)", "over_total(entries=100)", "every(64)", "every(steps=64)",
             "full_buffer(3)", "full_buffer(entries=3)")

@@ -53,6 +53,7 @@ class Page(Runs):
         stored["pre_rope_keys"] = ("F32", dice.normal(0, 1, (3, 2, ENTRIES, 8)).astype(np.float32))
         stored["table.thresholds"] = ("F32", dice.normal(0.5, 0.2, (3, 4)).astype(np.float32))
         stored["table.voters"] = ("F32", dice.integers(0, 2, (3, 4)).astype(np.float32) + 0.5)
+        stored["table.drift"] = ("F32", np.array([0.2, 1, 0.5], np.float32))
         stored["table.importance"] = ("F32", dice.uniform(0.5, 1, 3).astype(np.float32))
         stored["query_model.radius"] = ("F32", dice.uniform(1, 2, (3, 4, 4)).astype(np.float32))
         stored["output_projection"] = ("F32", dice.normal(0, 1, (3, 16, 32)).astype(np.float32))

@@ -21,6 +21,7 @@ class erased_allotter {
   [[nodiscard]] virtual std::string spell() const = 0;  ///< ", by=moments, tau1=1.6"
   [[nodiscard]] virtual bool equals(erased_allotter const& other) const = 0;
   [[nodiscard]] virtual bool compares_layers() const = 0;
+  [[nodiscard]] virtual budget_scope shared_by() const = 0;
   [[nodiscard]] virtual int lane_numbers() const = 0;
   [[nodiscard]] virtual int spare_rows(lanes const& batch) const = 0;
   [[nodiscard]] virtual std::shared_ptr<erased_allotter const> with_window(int window) const = 0;
@@ -48,6 +49,7 @@ class allotter_model final : public erased_allotter_of<Executor> {
   }
   [[nodiscard]] bool compares_layers() const override { return detail::compares_layers(by_); }
   [[nodiscard]] int lane_numbers() const override {
+  [[nodiscard]] budget_scope shared_by() const override { return scope_of_shares<By>(); }
     if constexpr (requires { By::lane_numbers; }) return By::lane_numbers;
     return 0;
   }
@@ -108,6 +110,7 @@ class any_allotter {
   }
 
  private:
+  [[nodiscard]] budget_scope shared_by() const { return of_->shared_by(); }
   std::shared_ptr<detail::erased_allotter const> of_;
 };
 

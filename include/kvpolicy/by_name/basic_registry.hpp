@@ -173,7 +173,7 @@ class basic_registry {
   /// - throws: as for shares.
   basic_registry& table(std::string const& name, by_lane<float const> heads) {
     parts_.expect_table_name(name);
-    parts_.heads.insert_or_assign(name, heads);
+    parts_.others.heads.insert_or_assign(name, heads);
     return *this;
   }
   /// Gives a name to a table of rows of heads, which scorers such as `q_filters(table=NAME)` read. That of the name

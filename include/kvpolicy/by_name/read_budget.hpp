@@ -133,7 +133,7 @@ inline any_budget read_budget(spec_part const& all, known_parts const& known) {
   made.shares.rule = with.rule;
   made.least = with.least;
   made.cap = with.cap;
-  if (parts.by != nullptr) made.share(parts.by->make(parts.shares));
+  if (parts.by != nullptr) made.share(parts.by->make(parts.shares, known.heads));
   check_parsed(made, from.column);
   if (made.round != rounding{} && made.of != any_budget::amount::ratio) {
     refuse_spec(from.column, from.name, "only a ratio is rounded");

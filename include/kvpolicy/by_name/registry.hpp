@@ -5,6 +5,7 @@
 #include <kvpolicy/by_name/basic_registry.hpp>
 #include <kvpolicy/by_name/mix_by_name.hpp>
 #include <kvpolicy/by_name/times_norm_by_name.hpp>
+#include <kvpolicy/parts/table_power.hpp>
 #include <kvpolicy/parts/variance.hpp>
 #include <kvpolicy/scorers/cap_kv.hpp>
 #include <kvpolicy/scorers/carried.hpp>
@@ -93,6 +94,7 @@ template <executor Executor = host_executor>
   all.add_stage(times_norm_by_name<full>{}).add_stage(normalised<full>{}).add_stage(pooled<full>{});
   all.add_stage(noise<full>{}).add_stage(decayed<full>{}).add_stage(mix_by_name<full>{}).add_stage(critical<full>{});
   all.add(hits{}).add(pooled_share{}).add(moments{}).add(ranks{}).add(depth{}).add(variance{});
+  all.add(table_power{}).add(epi_cache{});
   all.add_to_admissions(write_gate{}).add_to_admissions(head_table{}).add(quest{}).add(page_gates{});
   return all;
 }
