@@ -192,6 +192,7 @@
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/openvino.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>
+#include <kvpolicy/scorers/peak_attention.hpp>
 #include <kvpolicy/scorers/q_filters.hpp>
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/r_kv.hpp>

@@ -189,6 +189,8 @@ TEST_SUITE("device/policies") {
     }();
     agree("late_attention", kv::eviction{.score = kv::late_attention{.rows = 0.3},
                                          .budget = kv::shared_out{.tokens = 9, .by = kv::depth{.least = 3}}});
+    kv::peak_attention const peaks{.rows = 0.3, .long_rows = 0.1, .longer = 12};
+    agree("peak_attention", kv::eviction{.score = peaks, .budget = kv::unlimited{}, .pick = kv::at_least{0.1f}});
     static std::vector<float> const numbers = [] {
       std::vector<float> of(1000);
       for (std::size_t i = 0; i < of.size(); ++i) of[i] = static_cast<float>(i % 5) / 4 - 1.5f;

@@ -18,8 +18,8 @@ SCORERS = """snapkv h2o tova knorm random streaming_llm full recency external(na
     carried(name=kvzap) fast_kvzip lookahead_kv dapq keydiff r_kv scissorhands q_filters tri_attention keys_values cake defensive_kv
     layer_defensive_kv compress_kv finch kvcompose kvzip expected_attention cap_kv lag_kv cur leverage compactor window_attention
     received_attention received_by_value openvino voted_attention late_attention dynamic_kv chunk_kv pyramid_kv nacl sir_llm critical_kv
-    critical_ada_kv locret epi_cache""".split()
-WITHOUT_BUDGET = "side_quest neural_gc simlayer_kv(0.1,recent=64) fastgen(0.5) pyramid_infer".split()
+    critical_ada_kv locret peak_attention epi_cache""".split()
+WITHOUT_BUDGET = "side_quest neural_gc simlayer_kv(0.1,recent=64) fastgen(0.5) pyramid_infer mp_cache_prompt".split()
 STAGES = """reduce_lanes(decides=layer, how=mean)|reduce_lanes(token, sum)|reduce_lanes(layer, max)|blocks(size=20, how=mean)|blocks
     |critical(first=0.5, epsilon=0.0001)|critical|put_first(tokens=10, part=0, then=recency)|put_first(part=0.25, then=random)
     |mix(lambda=0.5, with=knorm)|mix(0.5, recency)|times_norm|times_norm(of=projected, norm=l1, epsilon=0.5)|normalised(how=sum, block=0)

@@ -13,6 +13,7 @@
 #include <kvpolicy/scorers/kvcompose.hpp>
 #include <kvpolicy/scorers/late_attention.hpp>
 #include <kvpolicy/scorers/lookahead_kv.hpp>
+#include <kvpolicy/scorers/peak_attention.hpp>
 #include <kvpolicy/scorers/voted_attention.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -179,6 +180,31 @@ struct kvcompose_with_ranks {
   void join(spec_parts& parts) const { detail::share_unless_said(*this, parts); }
 
   friend bool operator==(kvcompose_with_ranks const&, kvcompose_with_ranks const&) = default;
+};
+
+/// MPCache's choice of a prompt's entries (Zeng et al. 2025, arXiv:2501.06807): a layer keeps those to which any of the
+/// last rows pays at least `threshold` of its attention. There is no budget. What it reads of them in each step is not
+/// here.
+struct mp_cache_prompt {
+  double rows = 0.2;       ///< the part of the entries whose query rows score, and which are kept
+  double long_rows = 0.1;  ///< the part in a prompt of more than `longer` entries
+  int longer = 24000;
+  float threshold = 0.001f;
+
+  static constexpr auto name = "mp_cache_prompt";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"rows", &mp_cache_prompt::rows}, field{"long_rows", &mp_cache_prompt::long_rows},
+                       field{"long", &mp_cache_prompt::longer}, field{"threshold", &mp_cache_prompt::threshold});
+  }
+  void check(char const* call) const {
+    detail::check_scorer_of(*this, call);
+    expects(threshold - threshold == 0, call, "mp_cache_prompt.threshold", threshold, "attention is compared with it");
+  }
+  [[nodiscard]] constexpr peak_attention scorer() const { return {rows, long_rows, longer}; }
+  void join(spec_parts& parts) const { parts.pick = at_least{threshold, false, true}; }
+
+  friend bool operator==(mp_cache_prompt const&, mp_cache_prompt const&) = default;
 };
 
 /// EpiCache (Kim et al. 2025, arXiv:2509.17396): the most attention that any query row of a patched prompt pays to an

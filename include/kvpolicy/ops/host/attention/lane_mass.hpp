@@ -70,6 +70,24 @@ class lane_mass : protected rows_that_see {
   void compute() { compute(total_); }
   [[nodiscard]] float const* mass() const { return total_; }
 
+  /// Rows of a head that come at a time where all heads of several lanes come before rows.
+  static constexpr int rows_at_once = 16;
+  [[nodiscard]] int rows() const { return count_; }
+  void clear() { std::fill_n(total_, entries_, 0.0f); }
+  /// Reduces the heads of rows [first, first + rows_at_once), and with them those of the lanes before this one that had
+  /// the same memory, if there is any. The last lane reduces the rows to the mass.
+  void take_heads(int first, bool is_first, bool is_last) {
+    row_block block = first_block(rows_at_once);
+    float* const combined = combine_heads(block, first, std::min(rows_at_once, count_ - first), !is_first);
+    if (is_last) reduce(block, combined, how_.rows, first > 0, total_);
+  }
+  /// Divides the mass of so many lanes where heads or rows have a mean.
+  void divide_heads(int lanes) {
+    int const heads = how_.group == reduction::mean ? group_ * lanes : 1;
+    int const by = heads * (how_.rows == reduction::mean && count_ > 0 ? count_ : 1);
+    if (by > 1) divide(total_, by);
+  }
+
  private:
   static reduction kind_of(reduction how) { return how == reduction::max ? reduction::max : reduction::sum; }
 
@@ -235,8 +253,8 @@ class lane_mass : protected rows_that_see {
   [[nodiscard]] float* memory_behind() { return logits_ + 16 * static_cast<std::ptrdiff_t>(entries_); }
 
   /// Reduces the heads of rows [first, first + count): their logits, or their probabilities. The result is behind the
-  /// memory of a block.
-  float* combine_heads(row_block& block, int first, int count) {
+  /// memory of a block. If `grow`, it is reduced with what is there.
+  float* combine_heads(row_block& block, int first, int count, bool grow = false) {
     float* const combined = memory_behind();
     for (int h = 0; h < group_; ++h) {
       int const row = h * count_ + first;
@@ -244,7 +262,7 @@ class lane_mass : protected rows_that_see {
                                                      : probabilities(block, row, count, logits_);
       for_each_stretch(block, logits_, [&](block_view const& view) {
         float* const into = combined + static_cast<std::ptrdiff_t>(view.first) * block.rows;
-        block.softmax->gather_head(view, how_.group == reduction::max, h > 0, into);
+        block.softmax->gather_head(view, how_.group == reduction::max, grow || h > 0, into);
       });
     }
     scale_all(1);
