@@ -251,10 +251,12 @@ struct any_budget : detail::budget_numbers {
   }
   /// Which lanes share where shares differ.
   [[nodiscard]] budget_scope scope_of_shares() const {
-    return by == sharing::allotted ? sharer.shared_by() : budget_scope::lane;
+    return sharer.there() ? sharer.shared_by() : budget_scope::lane;
   }
   /// True for tokens, a ratio or bytes.
   [[nodiscard]] bool is_counted() const { return of != amount::unlimited && of != amount::own; }
+  /// True for such a number that is the same for all lanes, so that they may share it.
+  [[nodiscard]] bool may_be_shared() const { return is_counted() && by == sharing::fixed; }
   /// What a decision calls.
   [[nodiscard]] detail::budget_numbers in_entries(shape const& model, std::int64_t entry_bytes) const {
     detail::budget_numbers counted = *this;
@@ -271,13 +273,6 @@ struct any_budget : detail::budget_numbers {
            a.sharer == b.sharer;
   }
 };
-
-namespace detail {
-/// True for a budget that lanes may share: one with a number that is the same for all lanes.
-[[nodiscard]] inline bool may_share(any_budget const& limit) {
-  return limit.is_counted() && limit.by == sharing::fixed;
-}
-}  // namespace detail
 
 [[nodiscard]] inline std::string print(any_budget const& limit) {
   if (limit.own.there()) return limit.own.spell();

@@ -284,7 +284,7 @@ class basic_registry {
                           "layers that decide together have one budget");
     }
     parts_.bind_shares(limit, with, keeps_all ? forced_ends{} : ends, front, said("table"));
-    bool const shares = detail::may_share(limit);
+    bool const shares = limit.may_be_shared();
     bool const scoped = with.budget != nullptr && said("scope") != nullptr;
     if (auto const pools = score.facts().shares; pools && shares && !scoped) limit.shared_by = *pools;
     policy made(score, with.protect, limit, with.pick, with.trigger);

@@ -146,16 +146,13 @@ class mass_launches {
 
   /// The same where all heads of a segment come before rows. A launch folds its rows into those before.
   void run_heads_first() {
-    int const entries = entries_of_piece();
+    int const entries = entries_of_piece(), most = sums_storage::most_rows;
     int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
-    for (int first = 0; first == 0 || first < call_.rows(); first += sums_storage::most_rows) {
-      if (!call_.sums_are_given() && call_.rows() > 0) sums(first);
-      heads_kernel<Product> const kernel{call_.part(first, sums_storage::most_rows, false),
-                                         product_,
-                                         known_sums{call_.sums_are_given(), storage_},
-                                         call_.reduction_of(first > 0),
-                                         pieces,
-                                         entries};
+    known_sums const known{call_.sums_are_given(), storage_};
+    for (int first = 0; first == 0 || first < call_.rows(); first += most) {
+      if (!known.given && call_.rows() > 0) sums(first);
+      mass_reduction const how = call_.reduction_of(first > 0);
+      heads_kernel<Product> const kernel{call_.part(first, most, false), product_, known, how, pieces, entries};
       launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);
     }
   }
@@ -252,11 +249,9 @@ struct implementation<ops::compute_attention_mass_t, Backend> {
       detail::check_scratch("compute_attention_mass", exec,
                             detail::sums_storage(call.task().group, out.lanes.capacity, lanes, nullptr).bytes(lanes));
     }
-    if (call.heads_first()) {
-      detail::fma_product const product{detail::reader_of(from.rows), detail::reader_of(rows),
-                                        from.rows.scales.data != nullptr};
-      return detail::mass_launches(exec, call, product).run_heads_first();
-    }
+    detail::fma_product const plain{detail::reader_of(from.rows), detail::reader_of(rows),
+                                    from.rows.scales.data != nullptr};
+    if (call.heads_first()) return detail::mass_launches(exec, call, plain).run_heads_first();
     if (rows.rows > 0 && call.is_plain_sum()) {
       bool const done = run_fragments<codec::bf16, 2>(exec, call) || run_fragments<codec::f16, 2>(exec, call) ||
                         run_fragments<codec::bf16, 4>(exec, call) || run_fragments<codec::f16, 4>(exec, call);
@@ -265,10 +260,7 @@ struct implementation<ops::compute_attention_mass_t, Backend> {
     if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
       detail::mass_launches(exec, call, tensor_product(exec.config(), call)).run();
     } else {
-      detail::mass_launches(
-          exec, call,
-          detail::fma_product{detail::reader_of(from.rows), detail::reader_of(rows), from.rows.scales.data != nullptr})
-          .run();
+      detail::mass_launches(exec, call, plain).run();
     }
   }
 

@@ -70,24 +70,6 @@ class lane_mass : protected rows_that_see {
   void compute() { compute(total_); }
   [[nodiscard]] float const* mass() const { return total_; }
 
-  /// Rows of a head that come at a time where all heads of several lanes come before rows.
-  static constexpr int rows_at_once = 16;
-  [[nodiscard]] int rows() const { return count_; }
-  void clear() { std::fill_n(total_, entries_, 0.0f); }
-  /// Reduces the heads of rows [first, first + rows_at_once), and with them those of the lanes before this one that had
-  /// the same memory, if there is any. The last lane reduces the rows to the mass.
-  void take_heads(int first, bool is_first, bool is_last) {
-    row_block block = first_block(rows_at_once);
-    float* const combined = combine_heads(block, first, std::min(rows_at_once, count_ - first), !is_first);
-    if (is_last) reduce(block, combined, how_.rows, first > 0, total_);
-  }
-  /// Divides the mass of so many lanes where heads or rows have a mean.
-  void divide_heads(int lanes) {
-    int const heads = how_.group == reduction::mean ? group_ * lanes : 1;
-    int const by = heads * (how_.rows == reduction::mean && count_ > 0 ? count_ : 1);
-    if (by > 1) divide(total_, by);
-  }
-
  private:
   static reduction kind_of(reduction how) { return how == reduction::max ? reduction::max : reduction::sum; }
 
@@ -178,7 +160,6 @@ class lane_mass : protected rows_that_see {
     });
   }
 
- private:
   /// Reduces a block's rows, and writes the result to `out`, or combines it with `out` if `grow`.
   void reduce(row_block& block, float* values, reduction how, bool grow, float* out) {
     for_each_stretch(block, values, [&](block_view const& view) {
@@ -186,6 +167,7 @@ class lane_mass : protected rows_that_see {
     });
   }
 
+ private:
   /// Reduces all rows with one operation, block by block.
   void reduce_in_any_order(reduction how) {
     int const all = count_ * group_;
