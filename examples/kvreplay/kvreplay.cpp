@@ -134,7 +134,9 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   auto const make = [&](trace& part, group_of_layers const& group) {
     any_policy const now = group.without_policy        ? keeping_everything(policy.decides(), known)
                            : with.how == mode::prefill ? without_buffer(policy_of(group.layers), known)
+  thresholds_of_spec thresholds(of, text);
                                                        : policy_of(group.layers);
+    thresholds.join(known, layers);
     auto made = std::make_unique<replay>(asked, part, now);  // on the heap, because a device may read it
     if (special) made->end_with(group.without_policy ? now : last_policy(), special->local());
     return made;
@@ -188,8 +190,10 @@ template <class Fields>
 void read_pages_by(options const& with, trace& of, stopwatch& whole) {
   auto const fields = fields_of<Fields>(with);
   refuse_options(with, {{"--sinks", with.sinks}, {"--protect", with.protect.empty() ? "" : with.protect.front()}});
-  kv::selection const policy{fields.scorer(), tokens_read(with), fields.dense_layers};
-  replay_selection(with, of, policy, kv::to_string(fields) + " | " + kv::to_string(policy.budget), whole);
+  any_selection const policy(kv::selection{fields.scorer(), tokens_read(with), fields.dense_layers});
+  replay_selection(
+      with, of, [&](std::vector<int> const&) { return policy; },
+      kv::to_string(fields) + " | " + kv::to_string(policy.budget), whole);
 }
 
 int work(options const& with) {

@@ -199,6 +199,10 @@ TEST_SUITE("device/policies") {
     kv::lookahead_kv const patched{.recent = 0, .rows = kv::reduction::max, .group = kv::reduction::max};
     kv::table_power const drifts{.power = 1.1, .floor = 0.25, .numbers = {numbers.data() + 2, 0, 5, 1}};
     agree("table_power", kv::eviction{.score = patched, .budget = kv::shared_out{.tokens = 9, .by = drifts}});
+    for (bool const strict : {false, true}) {
+      kv::at_least_table const pick{.strict = strict, .thresholds = {numbers.data(), 0, 7, 1}};
+      agree("at_least_table", kv::eviction{.score = kv::knorm{}, .budget = kv::unlimited{}, .pick = pick});
+    }
     kv::cheapest_recipe const recipe{.recover = 0.7, .recent = 0.2, .frequent = 0.2, .classes = {classes.data()}};
     agree("cheapest_recipe", kv::eviction{.score = recipe, .budget = kv::per_lane{9}});
     kv::normalised const ranked{.score_of = kv::knorm{}, .how = kv::normalising::rank, .block = 4};

@@ -34,7 +34,8 @@ BUDGETS = ("budget(100)", "budget(tokens=100)", "budget(ratio=0.5)", "budget(byt
 SCOPES = ("budget(100, scope=lane)", "budget(100, scope=layer, floor=0.2)", "budget(100, scope=global, floor_tokens=4)")
 TRIGGERS = ("over_budget", "over_budget(7)", "over_budget(slack=7)", "over_total(100)", "over_total(entries=100)", "every(64)", "every(steps=64)",
             "full_buffer(3)", "full_buffer(entries=3)")
-PICKS = ("top", "at_least(0.1)", "at_least(least=0.1, strict=false, unbounded=true)", "lowest(part=0.5)")
+PICKS = ("top", "at_least(0.1)", "at_least(least=0.1, strict=false, unbounded=true)", "at_least_table(heads)",
+         "at_least_table(table=importance, strict=true)", "lowest(part=0.5)")
 # One spec of each system, and what goes with it.
 EXAMPLES = (
     "evict: snapkv(window=32, pool=max:7) | budget(512, by=ramp, beta=20)",
@@ -66,8 +67,8 @@ def specs():
     yield from (f"evict: knorm | budget(100) | {one}" for one in TRIGGERS)
     yield from (f"evict: knorm | budget(100) | when({one})" for one in ("prefill", "step", "turn", "chunk", "layer"))
     yield from (f"evict: knorm | {one}" for one in PICKS)
-    yield from (f"select: quest | {one}" for one in PICKS[:3])
-    yield from (f"admit: write_gate | {one}" for one in PICKS[1:3])
+    yield from (f"select: quest | {one}" for one in PICKS[:-1])
+    yield from (f"admit: write_gate | {one}" for one in PICKS[1:-1])
     yield from ("admit: write_gate | window(tokens=256) | cap(tokens=10)", "admit: kvzap", "admit: attention_gate", "admit: ada_ea",
                 "admit: expected_margin | at_least(0)", "admit: head_table(table=heads)", "select: page_gates(name=seer, page=64) | budget(128)",
                 "select: quest | page(size=16) | dense(layers=1) | inherit(layers=2) | budget(64)")

@@ -93,9 +93,9 @@ struct when_argument {
 };
 
 inline std::vector<std::string> part_names() {
-  return {"sinks", "recent", "span",      "safe",        "everything",  "prompt",
-          "marks", "budget", "unlimited", "over_budget", "full_buffer", "over_total",
-          "every", "top",    "at_least",  "lowest",      "lowest_one",  "when"};
+  return {"sinks",    "recent",         "span",        "safe",        "everything", "prompt", "marks",
+          "budget",   "unlimited",      "over_budget", "full_buffer", "over_total", "every",  "top",
+          "at_least", "at_least_table", "lowest",      "lowest_one",  "when"};
 }
 
 /// Notes the column of a part that a section may have once, or the part. `at` is 0 or null before.
@@ -174,6 +174,14 @@ inline bool read_trigger(any_trigger& to, spec_part const& from, known_parts con
   return one(over_budget{}, "slack") || one(full_buffer{}, "entries") || one(over_total{}, "entries") ||
          one(every{}, "steps") || read_own(known.triggers, from, to);
 }
+/// Reads thresholds that a table of the registry has.
+inline at_least_table read_thresholds(spec_part const& from, known_parts const& known) {
+  at_least_table made;
+  set_fields(made, from);
+  made.use_table(find_table(known.heads, made.table, from, argument_of<at_least_table>(from, "table")));
+  check_parsed(made, from.column);
+  return made;
+}
 /// Reads a pick. False if the part is none.
 inline bool read_pick(any_pick& to, spec_part const& from, known_parts const& known) {
   auto const one = [&]<class Pick>(Pick made) {
@@ -181,6 +189,10 @@ inline bool read_pick(any_pick& to, spec_part const& from, known_parts const& kn
     to = read_part(from, made);
     return true;
   };
+  if (from.name == at_least_table::name) {
+    to = read_thresholds(from, known);
+    return true;
+  }
   return one(top{}) || one(at_least{.unbounded = true}) || one(lowest{}) || one(lowest_one{}) ||
          read_own(known.picks, from, to);
 }
