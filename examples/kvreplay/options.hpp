@@ -226,7 +226,7 @@ inline void check_spec_alone(options const& with) {
 inline void settle(options& with) {
   kv::expects(kv::detail::read_value(with.mode_name, with.how), "kvreplay", "--mode", with.mode_name,
               "there are prefill, decode, turns, select, chunks and layers");
-  if (with.how == mode::layers) with.how = mode::prefill;  // where layers are cut again, all end as after one decision
+  if (with.how == mode::layers) with.how = mode::prefill;  // as one decision, but where layers are cut again
   kv::expects(kv::detail::read_value(with.layout_name, with.lay), "kvreplay", "--layout", with.layout_name,
               "there are compact, compact_rerotated, dead_slot, mask and lane_pages");
   kv::expects(with.device == examples::device_name, "kvreplay", "--device", with.device,

@@ -29,6 +29,7 @@ PROTECTIONS = ("sinks(4)", "sinks(tokens=4)", "recent(4)", "recent(tokens=4)", "
                "prompt", "marks(class=2)", "marks(2)")
 BUDGETS = ("budget(100)", "budget(tokens=100)", "budget(ratio=0.5)", "budget(bytes=100000)", "budget(100, by=fixed)", "budget(ratio=0.5, by=seen)",
            "budget(100, by=ramp, beta=20)", "budget(100, by=moments, tau1=1, tau2=1)", "budget(100, by=hits)", "budget(100, by=ranks)",
+           "budget(ratio=0.5, rounding=exact, held=true, by=moments, rounding=release)",
            "budget(100, by=variance)", "budget(100, by=table_power, table=drift, power=1.1, floor=0.25)",
            "budget(100, by=importance, table=importance, least=32, cap=3)", "budget(ratio=0, by=depth, first=0.5)")
 SCOPES = ("budget(100, scope=lane)", "budget(100, scope=layer, floor=0.2)", "budget(100, scope=global, floor_tokens=4)")
