@@ -10,9 +10,9 @@
 
 namespace kvreplay {
 
-/// What a table of the trace has, and who reads it: a number of each head an admission, of each head or layer a budget,
-/// and a row of each head, a number of each query head or a sketch of keys a scorer.
-enum class table_of { heads, layers, rows, query_heads, sketch };
+/// What a table of the trace has, and who reads it: a number of each head an admission, of each head or layer a budget
+/// or a pick, and a row of each head, a number of each query head or a sketch of keys a scorer.
+enum class table_of { heads, layers, thresholds, rows, query_heads, sketch };
 
 /// One number for every KV head of every layer, [L,Hkv], or for every layer, [L]; or a row of numbers, [L,Hkv,D], or of
 /// those of the query heads of a KV head, [L,Hq], or a sketch, [L,Hkv,D,k], or one for all of them, [D,k].
@@ -34,9 +34,10 @@ class head_numbers {
                : what == table_of::query_heads ? of.shape().group()
                                                : 1) {
     auto const found = of.table.find(name);
-    char const* const reader = what == table_of::heads    ? "the admission reads it"
-                               : what == table_of::layers ? "the budget reads it"
-                                                          : "the scorer reads it";
+    char const* const reader = what == table_of::heads        ? "the admission reads it"
+                               : what == table_of::layers     ? "the budget reads it"
+                               : what == table_of::thresholds ? "the pick reads it"
+                                                              : "the scorer reads it";
     if (found == of.table.end()) refuse("table." + name, "missing", reader);
     what == table_of::sketch ? take_sketch(found->second, of.shape())
                              : take(found->second, "table." + name, of.shape(), what);
@@ -46,6 +47,7 @@ class head_numbers {
   /// The numbers of some layers, which live as long as this object.
   [[nodiscard]] kv::by_lane<float const> table(std::vector<int> const& layers) {
     std::vector<float>& made = tables_.emplace_back();
+    made.reserve(1);  // a table of no layers is one, too
     for (int const layer : layers) {
       auto const first = values_.begin() + std::ptrdiff_t{layer} * heads_ * width_;
       made.insert(made.end(), first, first + std::ptrdiff_t{heads_} * width_);
@@ -58,7 +60,8 @@ class head_numbers {
     bool const of_queries = what == table_of::query_heads;
     std::vector<std::int64_t> wanted{model.layers, of_queries ? model.query_heads : model.kv_heads};
     if (what == table_of::rows) wanted.push_back(model.head_dim);
-    bool const by_layer = what == table_of::layers && table.shape.size() == 1 && table.shape[0] == model.layers;
+    bool const may_be_by_layer = what == table_of::layers || what == table_of::thresholds;
+    bool const by_layer = may_be_by_layer && table.shape.size() == 1 && table.shape[0] == model.layers;
     if (!by_layer && !std::equal(table.shape.begin(), table.shape.end(), wanted.begin(), wanted.end())) {
       std::string shape;
       for (std::int64_t const each : table.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(each);

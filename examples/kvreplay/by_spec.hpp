@@ -13,11 +13,12 @@
 
 namespace kvreplay {
 
-/// Replays a selection, which prints as `text`.
-inline void replay_selection(options const& with, trace& of, any_selection const& policy, std::string const& text,
-                             stopwatch& whole) {
+/// Replays a selection, which prints as `text`. `policy_of(layers)` makes that of some layers.
+template <class PolicyOf>
+void replay_selection(options const& with, trace& of, PolicyOf const& policy_of, std::string const& text,
+                      stopwatch& whole) {
   auto const make = [&](trace& part, group_of_layers const& group) {
-    any_selection now = policy;
+    any_selection now = policy_of(group.layers);
     if (group.without_policy) now.dense_layers = part.shape().layers;
     return std::make_unique<selection_replay>(with, part, now);
   };
@@ -33,8 +34,44 @@ inline void replay_selection(options const& with, trace& of, any_selection const
   return {};
 }
 
-/// The table of the importance of layers that the system of a spec shares a budget out by, if the trace has it.
+/// The thresholds of heads or of layers by which a spec picks, if it has such a pick.
+class thresholds_of_spec {
+ public:
+  /// Reads them if there are any.
+  thresholds_of_spec(trace const& of, std::string const& spec) : name_(named_in(spec)) {
+    if (name_.empty()) return;
+    kv::expects(std::same_as<executor, kv::host_executor>, "kvreplay", "--spec", kv::at_least_table::name,
+                "the table that it reads is in the host's memory");
+    numbers_.emplace(of, name_, table_of::thresholds);
+  }
+  /// Gives a registry the thresholds of some layers, which live as long as this object.
+  void join(registry& known, std::vector<int> const& layers) {
+    if (numbers_) known.table(name_, numbers_->table(layers));
+  }
+
+ private:
+  static std::string named_in(std::string const& spec) {
+    auto const sections = kv::split_sections(spec);
+    for (kv::spec_part const& each : sections.front().parts) {
+      if (each.name != kv::at_least_table::name) continue;
+      if (auto const* const table = kv::detail::argument_of<kv::at_least_table>(each, "table"); table != nullptr)
+        return std::string(table->value);
+    }
+    return {};
+  }
+
+  std::string name_;
+  std::optional<head_numbers> numbers_;
+};
+
+/// The table of numbers of layers that the system of a spec shares a budget out by. CompressKV shares out by one if the
+/// trace has it.
 [[nodiscard]] inline std::string importance_of_system(kv::spec_part const& system, trace const& from) {
+  kv::epi_cache drifts;
+  if (system.name == drifts.name) {
+    kv::detail::set_fields(drifts, system);
+    return kv::to_string(drifts.table);
+  }
   kv::compress_kv fields;
   if (system.name != fields.name) return {};
   kv::detail::set_fields(fields, system);
@@ -42,7 +79,7 @@ inline void replay_selection(options const& with, trace& of, any_selection const
   return from.table.count(table) != 0 ? table : std::string();
 }
 
-/// The table of the importance of layers that the budget of a spec names; empty if it names none.
+/// The table of numbers of layers that the budget of a spec names; empty if it names none.
 [[nodiscard]] inline std::string importance_in(std::string const& spec, trace const& from) {
   std::string table;
   bool by_importance = false;
@@ -51,7 +88,9 @@ inline void replay_selection(options const& with, trace& of, any_selection const
     if (part.name != kv::any_budget::name) continue;
     for (kv::spec_argument const& each : part.arguments) {
       if (each.name == "table") table = each.value;
-      if (each.name == "by") by_importance = each.value == kv::to_string(kv::sharing::importance);
+      if (each.name == "by") {
+        by_importance = each.value == kv::to_string(kv::sharing::importance) || each.value == kv::table_power::name;
+      }
     }
   }
   return by_importance ? table : importance_of_system(sections.front().parts.front(), from);
@@ -165,9 +204,12 @@ inline void admit_by_spec(options const& with, trace& of, stopwatch& whole) {
   auto const sections = kv::split_sections(text);
   registry known = known_parts(with);
   rows_of_spec rows(of, text, known);
+  std::optional<thresholds_of_spec> thresholds;
+  own.read([&] { thresholds.emplace(of, text); });
   auto const policy_of = [&](std::vector<int> const& layers) {
     tokens.join(known, of, text);
     if (heads) known.table(table, heads->table(layers));
+    thresholds->join(known, layers);
     rows.join(known, layers);
     return own.read([&] { return known.admission_of(sections.front().parts); });
   };
@@ -189,8 +231,12 @@ inline void select_by_spec(options const& with, trace& of, stopwatch& whole) {
   registry known = known_parts(with);
   token_tables tokens;
   tokens.join(known, of, with.spec);
-  any_selection const policy = *kv::parse_cache_policy<executor>(with.spec, known).select;
-  replay_selection(with, of, policy, kv::to_string(policy), whole);
+  thresholds_of_spec thresholds(of, with.spec);
+  auto const policy_of = [&](std::vector<int> const& layers) {
+    thresholds.join(known, layers);
+    return *kv::parse_cache_policy<executor>(with.spec, known).select;
+  };
+  replay_selection(with, of, policy_of, kv::to_string(policy_of({})), whole);
 }
 
 /// Replays a selection by a scorer of pages of the registry, with the options of the command line.
@@ -201,7 +247,7 @@ inline void select_by_name(options const& with, trace& of, stopwatch& whole) {
   std::string const text = scorer.text();
   any_selection policy = scorer.read([&] { return known_parts(with).selection_of(kv::split_spec(text)); });
   policy.budget = tokens_read(with);
-  replay_selection(with, of, policy, kv::to_string(policy), whole);
+  replay_selection(with, of, [&](std::vector<int> const&) { return policy; }, kv::to_string(policy), whole);
 }
 
 }  // namespace kvreplay

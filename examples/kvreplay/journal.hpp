@@ -32,6 +32,9 @@ class journal {
     for (std::vector<int>& each : held_) each.reserve(entries_);
   }
 
+  /// Later decisions leave the scores of what is not there any more, and of segments that lose nothing again.
+  void keep_scores() { keeps_scores_ = true; }
+
   /// The entries that each segment holds.
   [[nodiscard]] std::vector<std::vector<int>> const& held() const { return held_; }
 
@@ -109,6 +112,7 @@ class journal {
     for (int const gone : std::exchange(dropped_[size(segment)], {})) to[gone] = lowest;
     auto const kept = keep.listed(s);
     std::int64_t unranked = 0;
+    if (idle && keeps_scores_ && entry.size() < entries_) return true;
     if (idle) {
       for (int const each : entry) to[each] = lowest;
       return false;
@@ -158,7 +162,8 @@ class journal {
   std::size_t entries_;
   std::vector<std::vector<int>> held_;     ///< the trace's ordinals of each segment's entries
   std::vector<std::vector<int>> dropped_;  ///< the entries that the last decision with scores dropped
-  bool ranked_ = false;                    ///< there is at least one score
+  bool keeps_scores_ = false;
+  bool ranked_ = false;  ///< there is at least one score
   results& found_;
 };
 

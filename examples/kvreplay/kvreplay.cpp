@@ -66,16 +66,32 @@ void count_once(options& with, int entries) {
 /// prompt is one decision, which waits for nothing), and whether it keeps the prompt and has a budget.
 void set_published(options& of, trace const& from, registry const& known) {
   if (of.how == mode::prefill) of.slack = "";
-  for (std::string& each : of.set) {
-    bool const released = of.mode_name == "layers" && each == "rounding=release";
-    if (released && of.policy == kv::cake::name) each = "rounding=release_by_layer";
-  }
   for (kv::scorer_info const& one : known.list()) {
     if (one.name != of.policy || !of.spec.empty()) continue;
     of.has_no_budget = one.has_no_budget;
     of.keeps_prompt = one.keeps_prompts && !from.prompt_end.empty();
     if (of.how != mode::prefill && of.slack.empty() && one.slack > 0) of.slack = std::to_string(one.slack);
   }
+}
+
+/// A policy for a prompt whose layers come one by one: its scorer scores each layer once, when that comes, and its
+/// budget is shared out among the layers that are there. None if layers are not cut again: the policy decides once, or
+/// its shares do not go by layers.
+std::optional<any_policy> layer_by_layer(options const& with, any_policy const& policy, trace const& of,
+                                         registry const& known) {
+  if (with.mode_name != "layers" || (!with.spec.empty() && policy.when != kv::phase::layer)) return {};
+  if (policy.budget.by != kv::sharing::allotted) return {};
+  kv::any_allotter const shares = policy.budget.sharer.one_by_one(of.shape().layers);
+  if (!shares.there()) return {};
+  std::string text = kv::to_string(policy);
+  if (text.find(" | frozen") == std::string::npos) text.insert(text.find(" | "), " | frozen");
+  any_policy made = known.parse(text);
+  if (made.budget.of == kv::any_budget::amount::ratio) {  // of what a lane had before it was cut
+    made.budget.tokens = made.budget.average_of({}, of.entries());
+    made.budget.of = kv::any_budget::amount::tokens;
+  }
+  made.budget.share(made.budget.sharer.one_by_one(of.shape().layers));
+  return made;
 }
 
 /// The fields of LU-KV, if that is the policy.
@@ -118,7 +134,9 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   if (!important.empty()) importance.emplace(of, important, table_of::layers);
   std::string const text = with.spec.empty() ? spec.text() : special ? special->text() : with.spec;
   rows_of_spec rows(of, text, known);
+  thresholds_of_spec thresholds(of, text);
   auto const policy_of = [&](std::vector<int> const& layers) {
+    thresholds.join(known, layers);
     if (shares) known.table(kv::to_string(shared->table), shares->table(layers));
     if (importance) known.table(important, importance->table(layers));
     rows.join(known, layers);
@@ -135,7 +153,9 @@ void evict(options const& with, trace& of, stopwatch& whole) {
     any_policy const now = group.without_policy        ? keeping_everything(policy.decides(), known)
                            : with.how == mode::prefill ? without_buffer(policy_of(group.layers), known)
                                                        : policy_of(group.layers);
-    auto made = std::make_unique<replay>(asked, part, now);  // on the heap, because a device may read it
+    auto const again = layer_by_layer(with, now, part, known);
+    auto made = std::make_unique<replay>(asked, part, again.value_or(now));  // on the heap: a device may read it
+    if (again) made->cut_layers_again();
     if (special) made->end_with(group.without_policy ? now : last_policy(), special->local());
     return made;
   };
@@ -188,8 +208,10 @@ template <class Fields>
 void read_pages_by(options const& with, trace& of, stopwatch& whole) {
   auto const fields = fields_of<Fields>(with);
   refuse_options(with, {{"--sinks", with.sinks}, {"--protect", with.protect.empty() ? "" : with.protect.front()}});
-  kv::selection const policy{fields.scorer(), tokens_read(with), fields.dense_layers};
-  replay_selection(with, of, policy, kv::to_string(fields) + " | " + kv::to_string(policy.budget), whole);
+  any_selection const policy(kv::selection{fields.scorer(), tokens_read(with), fields.dense_layers});
+  replay_selection(
+      with, of, [&](std::vector<int> const&) { return policy; },
+      kv::to_string(fields) + " | " + kv::to_string(policy.budget), whole);
 }
 
 int work(options const& with) {

@@ -245,7 +245,7 @@ inline void settle_layout(options& with) {
 inline void settle(options& with) {
   kv::expects(kv::detail::read_value(with.mode_name, with.how), "kvreplay", "--mode", with.mode_name,
               "there are prefill, decode, turns, select, chunks and layers");
-  if (with.how == mode::layers) with.how = mode::prefill;  // where layers are cut again, all end as after one decision
+  if (with.how == mode::layers) with.how = mode::prefill;  // as one decision, but where layers are cut again
   settle_layout(with);
   kv::expects(with.device == examples::device_name, "kvreplay", "--device", with.device,
               [] { return std::string("this build has ") + examples::device_name; });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <future>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -51,11 +52,22 @@ class replay {
     local_ = local;
   }
 
+  /// A prefill only: layers come one by one, and after each one all that are there are decided about.
+  void cut_layers_again() {
+    kv::expects(with_.lay != layout::compact_rerotated, "kvreplay", "--layout", "compact_rerotated",
+                "layers that are cut again would turn their keys each time: there are compact, lane_pages and mask");
+    again_ = true;
+    signals_.take_recent_rows();
+    journal_->keep_scores();
+  }
+
   /// Makes all decisions. It calls `step(done, of)` to report progress.
   template <class Step>
   results& run(Step const& step) {
     if (with_.how == mode::chunks) {
       chunks(step);
+    } else if (again_) {
+      layers(step);
     } else if (with_.how == mode::prefill) {
       prefill(step);
     } else if (with_.how == mode::turns) {
@@ -115,7 +127,7 @@ class replay {
 
   /// True if there is only one decision, which can be applied layer by layer.
   [[nodiscard]] bool deferred() const {
-    return with_.how == mode::prefill && memory_.moves() && with_.lay != layout::own;
+    return with_.how == mode::prefill && memory_.moves() && with_.lay != layout::own && !again_;
   }
 
   /// How many layers decide in one call. Layers that decide separately do so a few at a time, enough for every thread.
@@ -147,6 +159,36 @@ class replay {
     }
   }
 
+  /// Each layer is observed when it comes. Then the layers that are there are cut to their new shares.
+  template <class Step>
+  void layers(Step const& step) {
+    int const layers = trace_.shape().layers;
+    append(0, trace_.entries());
+    kv::any_signals in = offer(0, trace_.entries());
+    for (int there = 1; there <= layers; ++there) {
+      in.lanes = memory_.view().lanes.layers_only(there - 1, there);
+      observe(in);
+      in.lanes = memory_.view().lanes.layers_only(0, there);
+      decide(in);
+      journal_->note(exec_, plan_, -1);
+      apply();
+      int const segments = kv::segments(in.lanes, found_.decides);
+      note_least_shares(in.lanes);
+      for (int s = 0; s < found_.segments; ++s)
+        found_.layer_kept.push_back(s < segments ? std::ssize(journal_->held()[size(s)]) : 0);
+      step(there, layers);
+    }
+    note_shares(in.lanes);
+  }
+  /// Notes the least share that each segment has had.
+  void note_least_shares(kv::lanes const& batch) {
+    least_shares_.resize(size(found_.segments), std::numeric_limits<int>::max());
+    for (int s = 0; s < kv::segments(batch, found_.decides); ++s) {
+      int const share = *plan_.shares().row(batch.at(kv::first_lane(batch, found_.decides, s)));
+      least_shares_[size(s)] = std::min(least_shares_[size(s)], share);
+    }
+  }
+
   /// Notes what each segment of a budget that differs between layers may keep, unless nothing has to be dropped.
   void note_shares(kv::lanes const& batch) {
     kv::cache const all = memory_.view();
@@ -156,7 +198,9 @@ class replay {
     std::vector<std::int64_t> shares;
     for (int s = 0; s < kv::segments(batch, found_.decides); ++s) {
       kv::lane const one = batch.at(kv::first_lane(batch, found_.decides, s));
-      shares.push_back(limit.is_allotted() ? *plan_.shares().row(one) : limit(one, entries));
+      shares.push_back(again_                ? least_shares_[size(s)]
+                       : limit.is_allotted() ? *plan_.shares().row(one)
+                                             : limit(one, entries));
     }
     bool const is_whole = std::none_of(shares.begin(), shares.end(), [=](auto share) { return share < entries; });
     if (is_whole && entries <= limit.average_of({}, entries)) return;
@@ -359,6 +403,8 @@ class replay {
   std::vector<int> layer_ordinal_, layer_seen_;
   kv::report layer_report_;
   kv::apply_stats stats_;           ///< the statistics of the last decision
+  std::vector<int> least_shares_;   ///< of `again_`
+  bool again_ = false;              ///< layers that are there are cut again when the next one comes
   int arrived_since_ = 0;           ///< the entries of every lane that have arrived since
   std::optional<any_policy> last_;  ///< of the last chunk, if it is another one
   int local_ = 0;

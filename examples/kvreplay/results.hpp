@@ -54,15 +54,16 @@ struct results {
   std::vector<int> group;  ///< each layer's group; empty if all layers are one
   ragged keep;
   ragged turns;
-  std::optional<ragged> local;       ///< the entries in the windows of an admission
-  std::optional<ragged> pages;       ///< the pages that a selection reads
-  std::vector<float> scores;         ///< [segments][entries or pages]; empty if nothing was ranked
-  std::vector<float> statistics;     ///< [layers, 3] of `by=moments`: entropy, variance, preference; or empty
-  std::vector<std::int64_t> shares;  ///< [segments]; empty unless the budget was allotted and something is dropped
-  std::vector<std::int64_t> recipe;  ///< [segments]: FastGen's, or SimLayerKV's, 1 for a lazy layer; else empty
-  std::vector<float> memory;         ///< [L][Hq][D], the query memory after the last turn; empty if there is none
-  std::vector<std::int64_t> events;  ///< (step, segment, ordinal)
-  std::vector<float> output;         ///< [L][Hq][Dv]
+  std::optional<ragged> local;           ///< the entries in the windows of an admission
+  std::optional<ragged> pages;           ///< the pages that a selection reads
+  std::vector<float> scores;             ///< [segments][entries or pages]; empty if nothing was ranked
+  std::vector<float> statistics;         ///< [layers, 3] of `by=moments`: entropy, variance, preference; or empty
+  std::vector<std::int64_t> shares;      ///< [segments]; empty unless the budget was allotted and something is dropped
+  std::vector<std::int64_t> layer_kept;  ///< [layers, segments], where layers are cut again: see docs/kvreplay.md
+  std::vector<std::int64_t> recipe;      ///< [segments]: FastGen's, or SimLayerKV's, 1 for a lazy layer; else empty
+  std::vector<float> memory;             ///< [L][Hq][D], the query memory after the last turn; empty if there is none
+  std::vector<std::int64_t> events;      ///< (step, segment, ordinal)
+  std::vector<float> output;             ///< [L][Hq][Dv]
   int segments = 0;
   kv::apply_stats stats;
   kv::report report;

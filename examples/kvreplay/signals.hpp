@@ -34,6 +34,9 @@ class offers {
     }
   }
 
+  /// Lets a policy that observes rows once, for a prompt, observe the last ones of a trace that has no others.
+  void take_recent_rows() { takes_recent_ = !trace_.queries && trace_.recent_queries; }
+
   /// The signals of a forward with the query rows [begin, end). `held` has the trace's ordinal of each entry of a
   /// segment.
   kv::any_signals offer(int begin, int end, std::vector<std::vector<int>> const& held) {
@@ -43,10 +46,17 @@ class offers {
     bool const given_mass = trace_.attention_mass && with_.how == mode::prefill;
     if (trace_.queries && (!given_mass || decides_by_queries_)) offer_queries(all, begin, end);
     if (trace_.queries) offer_turn(all, begin, end, held);
+    if (takes_recent_) {
+      auto const rows = static_cast<int>(trace_.recent_queries.shape[2]);
+      check_rows(trace_.recent_queries, 0, rows);
+      all.add(queries_ = {rows_of(trace_.recent_queries, 0, rows, end - rows)});
+    }
     if (trace_.log_beta) all.add(log_beta_ = {numbers_of(trace_.log_beta, begin, end)});
     if (birth_.there()) all.add(born_ = {birth_.numbers(begin, end)});
     if (!trace_.stale_begin.empty()) offer_stale(all);
-    if (trace_.query_rows && with_.how == mode::prefill) offer_external_rows(all);
+    bool const in_chunks =
+        with_.how == mode::chunks && trace_.row_begin.empty();  // spans are of a whole prompt's entries
+    if (trace_.query_rows && (in_chunks || with_.how == mode::prefill)) offer_external_rows(all);
     if (profile_.is_given()) all.add(profile_.model());
     if (profile_.is_computed()) {
       check_rows(trace_.pre_rope_queries, 0, end);
@@ -255,6 +265,7 @@ class offers {
   bool every_row_ = false;           ///< it needs all rows
   bool reads_queries_ = false;       ///< a recorder of the policy reads the rows of every forward
   bool decides_by_queries_ = false;  ///< its scorer reads the rows of all entries
+  bool takes_recent_ = false;        ///< see `take_recent_rows`
   bool span_ = false;                ///< it needs the rows of a turn's span
   std::vector<float> lse_;
   std::vector<float> lane_values_;

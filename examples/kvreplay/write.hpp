@@ -82,6 +82,8 @@ class result_writer {
       add("pages.ids", found.pages->ordinals, {std::ssize(found.pages->ordinals)});
     }
     if (!found.shares.empty()) add("shares", found.shares, {segments});
+    std::int64_t const came = segments > 0 ? std::ssize(found.layer_kept) / segments : 0;
+    if (came > 0) add("layer.kept", found.layer_kept, {came, segments});
     if (!found.recipe.empty()) add("recipe", found.recipe, {segments});
     if (with_.how == mode::decode || with_.how == mode::chunks)
       add("events", found.events, {std::ssize(found.events) / 3, 3});

@@ -149,6 +149,7 @@
 #include <kvpolicy/parts/ranks.hpp>
 #include <kvpolicy/parts/seen.hpp>
 #include <kvpolicy/parts/shared_out.hpp>
+#include <kvpolicy/parts/table_power.hpp>
 #include <kvpolicy/parts/trigger.hpp>
 #include <kvpolicy/parts/variance.hpp>
 #include <kvpolicy/policies/policies.hpp>
@@ -191,6 +192,7 @@
 #include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/openvino.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>
+#include <kvpolicy/scorers/peak_attention.hpp>
 #include <kvpolicy/scorers/q_filters.hpp>
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/r_kv.hpp>

@@ -247,9 +247,8 @@ TEST_SUITE("by_name/registry") {
     CHECK(parse_error("knorm | sink(3)") ==
           "parse: column 9 = sink, but there are the parts frozen, reduce_lanes, put_first, blocks, times_norm, "
           "normalised, pooled, noise, decayed, mix, critical, sinks, recent, span, safe, everything, prompt, marks, "
-          "budget, "
-          "unlimited, over_budget, full_buffer, over_total, every, at_least, lowest, lowest_one and when; did you mean "
-          "sinks?");
+          "budget, unlimited, over_budget, full_buffer, over_total, every, top, at_least, at_least_table, "
+          "lowest, lowest_one and when; did you mean sinks?");
     CHECK(parse_error("knorm | sinks(-1)") == "parse: column 9: sinks.tokens = -1, but a count cannot be negative");
     CHECK(parse_error("knorm | span(5, 2)") ==
           "parse: column 9: span.end = 2, but a span does not end before it begins (5)");

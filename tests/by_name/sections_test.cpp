@@ -39,8 +39,9 @@ kv::any_admission any_admission(dice& random) {
     made.protect.add(more);
   }
   made.window = std::max(1, any_count(random));
-  made.pick = {.least = any_float(random), .strict = random.chance(50), .unbounded = random.chance(50)};
-  if (made.pick.unbounded) made.pick.least = random.one_of<float>({-1e20f, 3.5f, 16777216.0f, made.pick.least});
+  kv::at_least pick{.least = any_float(random), .strict = random.chance(50), .unbounded = random.chance(50)};
+  if (pick.unbounded) pick.least = random.one_of<float>({-1e20f, 3.5f, 16777216.0f, pick.least});
+  made.pick = pick;
   made.cap = random.chance(50) ? -1 : any_count(random);
   return made;
 }
@@ -170,8 +171,9 @@ TEST_SUITE("by_name/sections") {
             .starts_with("parse: column 8 = write_gat, but an admission begins with its scorer; there are write_gate, "
                          "head_table, full, "));
     CHECK(error("admit: write_gate | windo(3)") ==
-          "parse: column 21 = windo, but an admission has the parts at_least, window, cap, sinks, recent, span, safe, "
-          "everything, prompt and marks; did you mean window?");
+          "parse: column 21 = windo, but an admission has the parts at_least, at_least_table, window, cap, sinks, "
+          "recent, "
+          "span, safe, everything, prompt and marks; did you mean window?");
     CHECK(error("adit: write_gate") ==
           "parse: column 1 = adit, but there are the sections admit, select and evict; did you mean admit?");
     CHECK(error("knorm; evict: knorm") == "parse: column 8 = evict, but there is one before, at column 1");
@@ -190,11 +192,12 @@ TEST_SUITE("by_name/sections") {
     CHECK(error("select: page_gates(page=0)") ==
           "parse: column 9: page_gates.page = 0, but a page holds at least one entry");
     CHECK(error("select: quest | window(4)") ==
-          "parse: column 17 = window, but a selection has the parts page, budget, unlimited, dense, inherit, at_least, "
-          "sinks, recent, span, safe, everything, prompt and marks");
+          "parse: column 17 = window, but a selection has the parts page, budget, unlimited, dense, inherit, top, "
+          "at_least, at_least_table, sinks, recent, span, safe, everything, prompt and marks");
     CHECK(error("select: quest | inherits(4)") ==
           "parse: column 17 = inherits, but a selection has the parts page, budget, unlimited, dense, inherit, "
-          "at_least, sinks, recent, span, safe, everything, prompt and marks; did you mean inherit?");
+          "top, at_least, at_least_table, sinks, recent, span, safe, everything, prompt and marks; did you mean "
+          "inherit?");
     CHECK(error("select: quest | inherit(4) | inherit(layers=2)") ==
           "parse: column 30 = inherit, but there is one before, at column 17");
     CHECK(error("select: quest | inherit(0)") ==

@@ -116,10 +116,10 @@ TEST_SUITE("by_name/user_parts") {
     auto const refused = [&](char const* text) { return error_of([&] { (void)kv::parse_cache_policy(text, mine); }); };
     CHECK(refused("select: quest | less_by_layer(3)") ==
           "parse: column 17: budget.scope = layer, but every lane reads for itself");
-    CHECK(refused("select: quest | every_nth(2)") ==
-          "parse: column 17 = every_nth, but a selection has the parts page, budget, unlimited, dense, inherit, "
-          "at_least, sinks, "
-          "recent, span, safe, everything, prompt, marks, less_by_layer and below");
+    CHECK(
+        refused("select: quest | every_nth(2)") ==
+        "parse: column 17 = every_nth, but a selection has the parts page, budget, unlimited, dense, inherit, "
+        "top, at_least, at_least_table, sinks, recent, span, safe, everything, prompt, marks, less_by_layer and below");
   }
 
   TEST_CASE("bad fields, unknown parts and names that are taken are refused by name") {

@@ -27,6 +27,7 @@ static_assert(scorer<cake>);
 static_assert(scorer<cheapest_recipe>);
 static_assert(scorer<late_attention>);
 static_assert(scorer<finch>);
+static_assert(scorer<peak_attention>);
 static_assert(scorer<intent_kv>);
 static_assert(scorer<knorm>);
 static_assert(scorer<kvcompose>);
@@ -147,6 +148,8 @@ static_assert(system_of_parts<pyramid_kv>);
 static_assert(system_of_parts<side_quest>);
 static_assert(system_of_parts<simlayer_kv>);
 static_assert(system_of_parts<pyramid_infer>);
+static_assert(system_of_parts<mp_cache_prompt>);
+static_assert(system_of_parts<epi_cache>);
 static_assert(system_of_parts<sir_llm>);
 
 // Policies that are known by name.

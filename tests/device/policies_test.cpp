@@ -22,6 +22,24 @@ struct engine {
     for (int i = 0; i < cache.lane_count(); ++i) {
       counts[as_size(i)] = cache.committed(cache.lane_at(i));  // all of them are new
     }
+    kv::shape const& model = cache.model();
+    for (int i = 0; i < model.layers * model.query_heads * model.head_dim; ++i) {
+      means.push_back(static_cast<float>((7 * i + 3) % 11 - 5) / 4.0f);
+    }
+  }
+
+  /// A profile of queries whose first two channels turn.
+  [[nodiscard]] kv::query_model profile() const {
+    kv::shape const& model = cache.model();
+    kv::query_model made;
+    made.mean.base = reinterpret_cast<std::byte const*>(means.data());
+    made.mean.dims = model.head_dim;
+    made.mean.head = std::int64_t{4} * model.head_dim;
+    made.mean.layer = made.mean.head * model.query_heads;
+    made.mean.heads = model.query_heads;
+    made.mean.rows = 1;
+    made.rope.dims = 2;
+    return made;
   }
 
   [[nodiscard]] auto signals() {
@@ -38,6 +56,7 @@ struct engine {
                        fresh,
                        by.view(),
                        kv::external_queries{queries.view()},
+                       profile(),
                        kv::pre_rope_keys{kv::row_view(kv::keys_of(cache.view()))}};
   }
 
@@ -65,7 +84,7 @@ struct engine {
   mock_cache cache;
   mock_queries queries;
   mock_projection by;
-  std::vector<float> beta;
+  std::vector<float> beta, means;
   std::vector<int> counts;
 };
 
@@ -123,6 +142,7 @@ history selections_of(mock_options const& shape, Policy const& policy) {
 mock_options any_shape() {
   mock_options shape = any_mock(6);
   shape.skew = 0;
+  if (shape.model.head_dim == 1) shape.model.head_dim = 2;  // a pair of channels turns
   if (shape.bound == 1) shape.bound = 20;
   RC_LOG() << shape << '\n';
   return shape;
@@ -180,6 +200,10 @@ TEST_SUITE("device/policies") {
     agree("leverage", kv::eviction{.score = kv::leverage{.sketch = 3}, .budget = kv::per_lane{9}});
     kv::compactor const leading{.sinks = 1, .recent = 2, .chunk = 4, .sketch = 2};
     agree("compactor", kv::eviction{.score = leading, .budget = kv::per_lane{9}});
+    for (int const future : {0, 5}) {
+      kv::cap_kv const capacity{.tau = 2, .future = future, .sinks = 1};
+      agree("cap_kv", kv::eviction{.score = capacity, .budget = kv::per_lane{9}});
+    }
     kv::lazy_layers const ends{.threshold = 0.3f, .initial = 1, .recent = 5};
     agree("lazy_layers", kv::eviction{.score = ends, .budget = kv::per_lane{9}});
     static std::vector<int> const classes = [] {
@@ -189,6 +213,20 @@ TEST_SUITE("device/policies") {
     }();
     agree("late_attention", kv::eviction{.score = kv::late_attention{.rows = 0.3},
                                          .budget = kv::shared_out{.tokens = 9, .by = kv::depth{.least = 3}}});
+    kv::peak_attention const peaks{.rows = 0.3, .long_rows = 0.1, .longer = 12};
+    agree("peak_attention", kv::eviction{.score = peaks, .budget = kv::unlimited{}, .pick = kv::at_least{0.1f}});
+    static std::vector<float> const numbers = [] {
+      std::vector<float> of(1000);
+      for (std::size_t i = 0; i < of.size(); ++i) of[i] = static_cast<float>(i % 5) / 4 - 1.5f;
+      return of;
+    }();
+    kv::lookahead_kv const patched{.recent = 0, .rows = kv::reduction::max, .group = kv::reduction::max};
+    kv::table_power const drifts{.power = 1.1, .floor = 0.25, .numbers = {numbers.data() + 2, 0, 5, 1}};
+    agree("table_power", kv::eviction{.score = patched, .budget = kv::shared_out{.tokens = 9, .by = drifts}});
+    for (bool const strict : {false, true}) {
+      kv::at_least_table const pick{.strict = strict, .thresholds = {numbers.data(), 0, 7, 1}};
+      agree("at_least_table", kv::eviction{.score = kv::knorm{}, .budget = kv::unlimited{}, .pick = pick});
+    }
     kv::cheapest_recipe const recipe{.recover = 0.7, .recent = 0.2, .frequent = 0.2, .classes = {classes.data()}};
     agree("cheapest_recipe", kv::eviction{.score = recipe, .budget = kv::per_lane{9}});
     kv::normalised const ranked{.score_of = kv::knorm{}, .how = kv::normalising::rank, .block = 4};

@@ -176,12 +176,12 @@ class BadTraces(Runs):
                 there = {**good(), "output_projection": ("F32", filled("LEO")), "query_hidden_norm": ("F32", filled("LR"))}
                 tensors = {name: one for name, one in there.items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
                 tensors["table.q_filters"], tensors["table.thresholds"] = ("F32", filled("LKD")), ("F32", filled("LQ"))
-                tensors["table.voters"] = ("F32", filled("LQ"))
+                tensors["table.voters"], tensors["table.drift"] = ("F32", filled("LQ")), ("F32", filled("L"))
                 tensors["token_class"] = ("I32", [0] * EXTENT["N"])
                 if policy["modes"] == ["decode"]:
                     del tensors["attention_mass"]  # while decoding there is none of all rows
                 write(self.path, tensors, {"rope_theta": "10000.0"})
-                budget = () if policy["name"] in ("side_quest", "neural_gc", "simlayer_kv", "fastgen", "pyramid_infer") else ("--budget", "3")
+                budget = () if policy["name"] in ("side_quest", "neural_gc", "simlayer_kv", "fastgen", "pyramid_infer", "mp_cache_prompt") else ("--budget", "3")
                 mode = ("--mode", policy["modes"][0])
                 done = self.run_program("--policy", policy["name"], *budget, *mode, **fields.get(policy["name"], {}))
                 named = () if policy["name"] == "lu_kv" else (words.get(signal, begins),)

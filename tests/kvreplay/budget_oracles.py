@@ -97,14 +97,31 @@ def cake_shares(preferences, entries, budget, window, rounding="largest", layere
     return [w + one for one in shares], margin
 
 
-def cake_cascade(preferences, entries, budget, window):
-    """How many of a layer are left after each layer that came, and at the end."""
-    w, made = min(window, entries), []
+def cake_cascade(preferences, entries, budget, window, rounding="largest"):
+    """How many of a layer are left after each layer that came, and at the end; and how far the closest other answer is."""
+    w, made, margin = min(window, entries), [], math.inf
     total, most = len(preferences) * max(0, budget - w), entries - w
+    if rounding == "release":
+        for count in range(1, len(preferences) + 1):
+            shares, near = released_shares(preferences[:count], total, most)
+            margin = min(margin, near)
+            made.append([w + min([one, *(before[l] - w for before in made if l < len(before))]) for l, one in enumerate(shares)])
+        return made, margin
     for count in range(1, len(preferences)):
         x = [float(most)] * count if count * most <= total else fitted(preferences[:count], total, [0] * count, [most] * count)
         made.append([w + math.ceil(one - 1e-9) for one in x])
-    return made + [cake_shares(preferences, entries, budget, window)[0]]
+        margin = min([margin, *(abs(one - round(one)) for one in x if count > 1 and 0 < one < most)])
+    shares, near = cake_shares(preferences, entries, budget, window)
+    return made + [shares], min(margin, near)
+
+
+def cut_again(scores, forced, steps):
+    """Of a lane that is cut to each of these numbers in turn, by scores that stay: who is left."""
+    live = list(range(len(scores)))
+    for count in steps:
+        order = ranking(scores, [j for j in live if not forced[j]])
+        live = sorted([j for j in live if forced[j]] + order[: max(0, count - int(forced.sum()))])
+    return live
 
 
 def dynamic_shares(scores, entries, budget, window):

@@ -53,7 +53,7 @@ class Worked(unittest.TestCase):
             budget, preferences = int(dice.integers(0, n + 1)), dice.exponential(1, layers) ** 3 * (dice.random(layers) < .9)
             if n <= window:
                 continue
-            after = budgets.cake_cascade(preferences, n, budget, window)
+            after, _ = budgets.cake_cascade(preferences, n, budget, window)
             left = [n] * layers
             for sizes in after:
                 left[: len(sizes)] = [min(a, b) for a, b in zip(left, sizes)]

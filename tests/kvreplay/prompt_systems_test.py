@@ -140,14 +140,55 @@ class Cake(ByWindow):
     def decision(self, trace, allowed, sinks, window, pool, gamma, tau1, tau2, rounding, layered=False):
         forced = last_ones(trace.n, window) | first_ones(trace, sinks)
         if trace.n <= max(window, allowed):
-            return self.whole(trace, np.zeros((len(trace.lanes()), trace.n)), forced)
+            made = self.whole(trace, np.zeros((len(trace.lanes()), trace.n)), forced)
+            if layered:
+                made.besides = {"layer.kept": self.after_each_layer(trace, [[trace.n] * (1 + m) for m in range(trace.layers)], forced)}
+            return made
         scores = [behind_forced(prompt.cake(prompt.prefix_attention(trace, *lane, window), gamma, pool), trace.n) for lane in trace.lanes()]
         statistics = budgets.cake_statistics([heads_of_layer(trace, layer, window) for layer in range(trace.layers)], tau1, tau2)
         shares, margin = budgets.cake_shares(statistics[:, 2], trace.n, allowed, window, rounding, layered)
         self.near(margin, 2e-3)
         made = Decision(scores, [forced] * len(scores), of_lanes(trace, shares), shares=of_lanes(trace, shares))
         made.besides = {"layer.statistics": statistics}
+        if layered:
+            after, margin = budgets.cake_cascade(statistics[:, 2], trace.n, allowed, window, rounding)
+            self.near(margin, 2e-3)
+            made.besides["layer.kept"] = self.after_each_layer(trace, after, forced)
+            for s, kept in enumerate(made.kept()):
+                layer = s // trace.kv_heads
+                self.assertEqual(budgets.cut_again(scores[s], forced, [shares[layer] for shares in after[layer:]]), kept)
         return made
+
+    @staticmethod
+    def after_each_layer(trace, shares, forced):
+        """How many each segment holds when a layer has come; what has not come holds nothing."""
+        made = np.zeros((trace.layers, trace.layers * trace.kv_heads))
+        for came, each in enumerate(shares):
+            for layer, share in enumerate(each):
+                made[came, layer * trace.kv_heads : (layer + 1) * trace.kv_heads] = min(trace.n, max(share, forced.sum()))
+        return made
+
+    def test_layers_one_by_one_end_as_one_decision(self):
+        """With exact rounding nothing tells them apart but how many there were on the way."""
+        trace = self.given(small(72, 130, (8, 2), layers=6))
+        for fields in ({}, {"tau1": 1.6, "tau2": 0.4}, {"tau2": 4, "window": 8}):
+            for arguments in (("--budget", 40), ("--budget", 60, "--sinks", 3), ("--ratio", 0.5), ("--budget", 60, "--layout", "mask")):
+                by_layer = self.replay(*arguments, "--mode", "layers", "--attend", **fields)
+                steps = np.array(by_layer["layer.kept"][1]).reshape(by_layer.pop("layer.kept")[0])
+                self.assertEqual(by_layer, self.replay(*arguments, "--attend", **fields), (fields, arguments))
+                self.assertTrue((np.diff(steps, axis=0) < 0).any(), "an earlier layer is cut again")
+        spec = "cake(window=8) | budget(40, by=moments, tau2=4)"
+        cascade = self.replay_spec(spec + " | when(layer)", "--mode", "layers")
+        self.assertIn("layer.kept", cascade)
+        self.assertNotIn("layer.kept", self.replay_spec(spec, "--mode", "layers"))
+        self.assertNotIn("layer.kept", self.replay_spec(spec + " | when(layer)"))
+
+    def replay_spec(self, spec, *mode):
+        return self.result_of(self.run_program("--spec", spec, *mode), spec)
+
+    def test_keys_that_turn(self):
+        self.write(self.given(small(73, 60, (8, 2))), {"rope_theta": "10000"})
+        self.refused("layers that are cut again", "--policy", "cake", "--budget", 40, "--mode", "layers", "--layout", "compact_rerotated")
 
     def same(self, trace, *arguments, **fields):
         """Layers that come one by one, too."""

@@ -212,6 +212,47 @@ class Spec(admission_test.Admission):
         self.write(trace)
         self.fails(self.run_spec("knorm | budget(8, by=importance, table=importance)"), "table.importance")
 
+    def test_thresholds_of_a_table(self):
+        """Each lane, or each layer, has a threshold of its own; scores are of a few values, so that some are equal to one."""
+        trace, dice = self.trace(13), np.random.default_rng(13)
+        scores, gates = dice.integers(0, 9, (3, 2, 40)) / 8, dice.integers(0, 65, (3, 2, 40)) / 64
+        pages = dice.integers(0, 9, (3, 2, 5)) / 8
+        for name, values in (("external.x", scores), ("gate", gates), ("page_gate.x", pages)):
+            trace.stored[name] = ("F32", values.astype(np.float32))
+        for shape in ((3, 2), (3,)):
+            table = dice.integers(0, 9, shape) / 8
+            trace.stored["table.mine"] = ("F32", table.astype(np.float32))
+            self.write(trace)
+            least = np.broadcast_to(table.reshape((3, -1)), (3, 2)).ravel()
+            for strict, over in ((False, np.greater_equal), (True, np.greater)):
+                pick = f"at_least_table(mine, strict={str(strict).lower()})"
+                for lane, kept in enumerate(ragged(self.by_spec(f"external(name=x) | sinks(2) | {pick}"))):
+                    stays = over(scores.reshape(6, 40)[lane], least[lane])
+                    stays[:2] = True
+                    self.assertEqual(kept, np.flatnonzero(stays).tolist(), (shape, strict, lane))
+                together = self.by_spec(f"external(name=x) | reduce_lanes(layer, max) | {pick}")
+                for layer, kept in enumerate(ragged(together)):
+                    self.assertEqual(kept, np.flatnonzero(over(scores[layer].max(axis=0), least[2 * layer])).tolist(), (shape, layer))
+                for mode in ((), ("--mode", "decode", "--prefill", 9)):
+                    found = self.by_spec(f"admit: write_gate | window(5) | {pick}", *mode)
+                    lanes = [run_lane(over(gates.reshape(6, 40)[lane], least[lane]).tolist(), 5) for lane in range(6)]
+                    self.assertEqual(ragged(found), [glob + local for glob, local, _ in lanes], (shape, strict, mode))
+                found = self.by_spec(f"select: page_gates(x, page=8) | dense(1) | {pick}", "--mode", "select")
+                for lane, read in enumerate(self.pages_of(found)):
+                    stays = over(pages.reshape(6, 5)[lane], least[lane]) | (lane < 2)
+                    stays[4] = True
+                    self.assertEqual(read, np.flatnonzero(stays).tolist(), (shape, strict, lane))
+        for spec, mode in (("external(name=x) | at_least_table(other)", ()), ("admit: write_gate | at_least_table(other)", ()),
+                           ("select: page_gates(x, page=8) | at_least_table(table=other)", ("--mode", "select"))):
+            self.fails(self.run_spec(spec, *mode), "tensor table.other = missing, but the pick reads it", spec=spec)
+        self.fails(self.run_spec("knorm | at_least_table"), "at_least_table, but it says which table of the registry it reads")
+        self.fails(self.run_spec("knorm | at_least_table(mine) | budget(9)"), "budget, but at_least_table keeps however many entries there are")
+
+    @staticmethod
+    def pages_of(found):
+        offsets, ids = found["pages.offsets"][1], found["pages.ids"][1]
+        return [ids[a:b] for a, b in zip(offsets, offsets[1:])]
+
     def test_the_last_chunk_of_locret_has_the_shares_of_its_group(self):
         """Of equally important layers each has the plain budget."""
         trace = self.trace(11)

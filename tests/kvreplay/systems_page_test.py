@@ -32,6 +32,11 @@ def rows():
 class Page(Runs):
     def setUp(self):
         super().setUp()
+        self.write(self.trace(), {"rope_theta": "10000.0"})
+
+    @staticmethod
+    def trace():
+        """A trace with all that a row's spec reads."""
         trace, dice = Trace(0, "F32", 3, 4, 2, ENTRIES, dims=8, value_dims=8), np.random.default_rng(0)
         stored = trace.stored
         for name in ("log_beta", "external.x", "gate", *(f"birth.{one}" for one in ("surprise", "fast_kvzip", "locret", "kvzap"))):
@@ -48,6 +53,7 @@ class Page(Runs):
         stored["pre_rope_keys"] = ("F32", dice.normal(0, 1, (3, 2, ENTRIES, 8)).astype(np.float32))
         stored["table.thresholds"] = ("F32", dice.normal(0.5, 0.2, (3, 4)).astype(np.float32))
         stored["table.voters"] = ("F32", dice.integers(0, 2, (3, 4)).astype(np.float32) + 0.5)
+        stored["table.drift"] = ("F32", np.array([0.2, 1, 0.5], np.float32))
         stored["table.importance"] = ("F32", dice.uniform(0.5, 1, 3).astype(np.float32))
         stored["query_model.radius"] = ("F32", dice.uniform(1, 2, (3, 4, 4)).astype(np.float32))
         stored["output_projection"] = ("F32", dice.normal(0, 1, (3, 16, 32)).astype(np.float32))
@@ -56,7 +62,7 @@ class Page(Runs):
         stored["query_positions"] = ("I32", np.arange(ENTRIES, ENTRIES + 8, dtype=np.int32))
         stored["row_begin"], stored["row_end"] = ("I32", np.zeros(8, np.int32)), ("I32", np.full(8, ENTRIES, np.int32))
         stored["stale_begin"], stored["stale_end"] = ("I32", np.array([100], np.int32)), ("I32", np.array([300], np.int32))
-        self.write(trace, {"rope_theta": "10000.0"})
+        return trace
 
     def test_every_row_has_a_spec_that_runs(self):
         names = set(listed())

@@ -51,7 +51,7 @@ TEST_SUITE("laws/shipped") {
                "sir_llm locret lu_kv not_stale side_quest recency window_attention received_attention "
                "received_by_value keys_values chunk_kv neural_gc openvino dynamic_kv critical_kv critical_ada_kv "
                "compress_kv lazy_layers simlayer_kv fastgen late_attention pyramid_infer kvzip_plus "
-               "layer_defensive_kv")) {
+               "layer_defensive_kv peak_attention mp_cache_prompt epi_cache")) {
       listed_here.insert(each);
     }
     for (auto const& each : kv::shipped().list()) known.insert(each.name);

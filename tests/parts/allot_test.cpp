@@ -573,7 +573,7 @@ TEST_SUITE("parts/allot") {
     auto const refused = [&](char const* text) { return error_of([&] { (void)known.parse(text); }); };
     CHECK(refused("knorm | budget(8, by=nothing)") ==
           "parse: column 22 = nothing, but a budget is shared out by fixed, ramp, table, importance, seen, hits, pool, "
-          "moments, ranks, depth, variance and front_loaded");
+          "moments, ranks, depth, variance, table_power and front_loaded");
     CHECK(refused("knorm | budget(8, by=hits, extra=3)") ==
           "parse: column 28 = extra, but budget has the fields tokens, ratio, bytes, scope, floor, rounding, by, beta, "
           "rule, "

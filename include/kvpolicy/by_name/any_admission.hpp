@@ -15,14 +15,14 @@ namespace KVPOLICY_NAMESPACE {
 /// Any admission that a spec can describe: an `admission` of erased parts, for one kind of executor. `make_state`,
 /// `decide`, `ingest`, `promote` and `step` take it as they take a typed one.
 template <executor Executor>
-struct basic_any_admission : admission<basic_any_scorer<Executor>, any_protection, at_least> {
-  using parts = admission<basic_any_scorer<Executor>, any_protection, at_least>;
+struct basic_any_admission : admission<basic_any_scorer<Executor>, any_protection, any_threshold> {
+  using parts = admission<basic_any_scorer<Executor>, any_protection, any_threshold>;
 
   basic_any_admission() : basic_any_admission(basic_any_scorer<Executor>(write_gate{})) {}
   explicit basic_any_admission(basic_any_scorer<Executor> const& scorer) : parts{.score = scorer} {}
-  template <scorer Score, class Protect>
-    requires std::constructible_from<any_protection, Protect>
-  basic_any_admission(admission<Score, Protect, at_least> const& from)
+  template <scorer Score, class Protect, class Pick>
+    requires std::constructible_from<any_protection, Protect> && std::constructible_from<any_threshold, Pick>
+  basic_any_admission(admission<Score, Protect, Pick> const& from)
       : parts{basic_any_scorer<Executor>(from.score), any_protection(from.protect), from.window, from.pick, from.cap} {}
 
   friend bool operator==(basic_any_admission const& a, basic_any_admission const& b) {
@@ -120,7 +120,7 @@ basic_any_admission<Executor> admission_by(basic_any_scorer<Executor> const& sco
     refuse_spec(scorer.column, scorer.name, "it ranks entries, and an admission asks about each alone");
   if (score.facts().block > 0)
     refuse_spec(scorer.column, scorer.name, "it is of blocks, and an admission asks about each entry alone");
-  made.pick.unbounded = scorer.name != write_gate::name;  // only gates lie between 0 and 1
+  made.pick.fixed.unbounded = scorer.name != write_gate::name;  // only gates lie between 0 and 1
   return made;
 }
 
@@ -142,13 +142,16 @@ basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts
       made.window = read_part<count_argument>(from, {made.window}).tokens;
     } else if (from.name == at_least::name) {
       once(pick, from);
-      made.pick = read_part<at_least>(from, {.unbounded = made.pick.unbounded});
+      made.pick = read_part<at_least>(from, {.unbounded = made.pick.fixed.unbounded});
+    } else if (from.name == at_least_table::name) {
+      once(pick, from);
+      made.pick = read_thresholds(from, known);
     } else if (from.name == "cap") {
       once(cap, from);
       made.cap = read_part<count_argument>(from, {made.cap}).tokens;
     } else if (!add_protection(made.protect, from, known)) {
-      std::vector<std::string> names{"at_least", "window", "cap",        "sinks",  "recent",
-                                     "span",     "safe",   "everything", "prompt", "marks"};
+      std::vector<std::string> names{"at_least", "at_least_table", "window",     "cap",    "sinks", "recent",
+                                     "span",     "safe",           "everything", "prompt", "marks"};
       for (auto const& each : known.protections) names.push_back(each.first);
       refuse_spec(from.column, from.name, accepted("an admission has the parts", names, from.name));
     }
@@ -189,8 +192,9 @@ inline void check_selection_budget(any_budget const& limit, spec_part const& fro
 }
 
 inline void refuse_selection_part(spec_part const& from, known_parts const& known) {
-  std::vector<std::string> names{"page",   "budget", "unlimited", "dense",      "inherit", "at_least", "sinks",
-                                 "recent", "span",   "safe",      "everything", "prompt",  "marks"};
+  std::vector<std::string> names{"page", "budget",   "unlimited",      "dense",  "inherit",
+                                 "top",  "at_least", "at_least_table", "sinks",  "recent",
+                                 "span", "safe",     "everything",     "prompt", "marks"};
   for (auto const& each : known.budgets) names.push_back(each.first);
   for (auto const& each : known.picks) names.push_back(each.first);
   refuse_spec(from.column, from.name, accepted("a selection has the parts", names, from.name));
@@ -219,9 +223,15 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
     } else if (from.name == "inherit") {
       once(inherit, from);
       made.inherit = read_part<inherit_argument>(from).layers;
+    } else if (from.name == top::name) {
+      once(pick, from);
+      made.pick = read_part<top>(from);
     } else if (from.name == at_least::name) {
       once(pick, from);
       made.pick = read_part<at_least>(from, {.unbounded = true});
+    } else if (from.name == at_least_table::name) {
+      once(pick, from);
+      made.pick = read_thresholds(from, known);
     } else if (read_own(known.picks, from, made.pick)) {
       once(pick, from);
     } else if (!add_protection(made.protect, from, shipped_only)) {
@@ -229,7 +239,7 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
     }
     check_parsed(made, from.column);
   }
-  if (pick == nullptr) return made;
+  if (pick == nullptr || pick->name == top::name) return made;
   if (budget != nullptr && made.budget.of != any_budget::amount::unlimited) {
     refuse_spec(budget->column, budget->name, std::string(pick->name) + " reads however many pages there are");
   }

@@ -21,9 +21,11 @@ class erased_allotter {
   [[nodiscard]] virtual std::string spell() const = 0;  ///< ", by=moments, tau1=1.6"
   [[nodiscard]] virtual bool equals(erased_allotter const& other) const = 0;
   [[nodiscard]] virtual bool compares_layers() const = 0;
+  [[nodiscard]] virtual budget_scope shared_by() const = 0;
   [[nodiscard]] virtual int lane_numbers() const = 0;
   [[nodiscard]] virtual int spare_rows(lanes const& batch) const = 0;
   [[nodiscard]] virtual std::shared_ptr<erased_allotter const> with_window(int window) const = 0;
+  [[nodiscard]] virtual std::shared_ptr<erased_allotter const> one_by_one(int layers) const = 0;  ///< null: it is not
 };
 
 /// What a decision of one kind of executor asks, too.
@@ -47,6 +49,7 @@ class allotter_model final : public erased_allotter_of<Executor> {
     return same != nullptr && same->by_ == by_;
   }
   [[nodiscard]] bool compares_layers() const override { return detail::compares_layers(by_); }
+  [[nodiscard]] budget_scope shared_by() const override { return scope_of_shares<By>(); }
   [[nodiscard]] int lane_numbers() const override {
     if constexpr (requires { By::lane_numbers; }) return By::lane_numbers;
     return 0;
@@ -60,6 +63,13 @@ class allotter_model final : public erased_allotter_of<Executor> {
       return std::make_shared<allotter_model>(by_.with_window(window));
     } else {
       return std::make_shared<allotter_model>(*this);
+    }
+  }
+  [[nodiscard]] std::shared_ptr<erased_allotter const> one_by_one([[maybe_unused]] int layers) const override {
+    if constexpr (requires { by_.one_by_one(layers); }) {
+      return std::make_shared<allotter_model>(by_.one_by_one(layers));
+    } else {
+      return nullptr;
     }
   }
   void allot(Executor& exec, allotting<Executor>& of, by_lane<int> const& shares) const override {
@@ -100,8 +110,12 @@ class any_allotter {
   void check(char const* call) const { of_->check(call); }
   [[nodiscard]] std::string name() const { return of_->name(); }
   [[nodiscard]] std::string spell() const { return of_->spell(); }
+  [[nodiscard]] budget_scope shared_by() const { return of_->shared_by(); }
   /// The same where the scorer forces the last `window` entries.
   [[nodiscard]] any_allotter with_window(int window) const { return any_allotter(of_->with_window(window)); }
+
+  /// The same for decisions about the first ones of so many layers, or none if it does not take layers one by one.
+  [[nodiscard]] any_allotter one_by_one(int layers) const { return any_allotter(of_->one_by_one(layers)); }
 
   friend bool operator==(any_allotter const& a, any_allotter const& b) {
     return a.of_ == b.of_ || (a.there() && b.there() && a.of_->equals(*b.of_));

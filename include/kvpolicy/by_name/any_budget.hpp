@@ -217,6 +217,7 @@ struct any_budget : detail::budget_numbers {
   void share(any_allotter const& as) {
     sharer = as;
     by = sharing::allotted;
+    if (shared_by == budget_scope::lane) shared_by = as.shared_by();
   }
   /// True if shares go by the scores of all lanes.
   [[nodiscard]] bool reads_scores() const { return by == sharing::allotted; }
@@ -238,7 +239,7 @@ struct any_budget : detail::budget_numbers {
     char const* const shared = "a lane that shares with nobody has no floor: scope=layer or scope=global";
     expects(floor_part == 0 || shared_by != budget_scope::lane, call, "budget.floor", floor_part, shared);
     expects(floor_tokens == 0 || shared_by != budget_scope::lane, call, "budget.floor_tokens", floor_tokens, shared);
-    expects(by == sharing::fixed || shared_by == budget_scope::lane, call, "budget.scope", to_string(shared_by),
+    expects(by == sharing::fixed || shared_by == scope_of_shares(), call, "budget.scope", to_string(shared_by),
             "only lanes that share with nobody have shares that differ");
     expects(
         by == sharing::fixed || is_counted(), call, "budget.by",
@@ -248,8 +249,14 @@ struct any_budget : detail::budget_numbers {
     if (by == sharing::importance) detail::check_proportion(call, tokens, least, cap);
     if (by == sharing::allotted) sharer.check(call);
   }
+  /// Which lanes share where shares differ.
+  [[nodiscard]] budget_scope scope_of_shares() const {
+    return sharer.there() ? sharer.shared_by() : budget_scope::lane;
+  }
   /// True for tokens, a ratio or bytes.
   [[nodiscard]] bool is_counted() const { return of != amount::unlimited && of != amount::own; }
+  /// True for such a number that is the same for all lanes, so that they may share it.
+  [[nodiscard]] bool may_be_shared() const { return is_counted() && by == sharing::fixed; }
   /// What a decision calls.
   [[nodiscard]] detail::budget_numbers in_entries(shape const& model, std::int64_t entry_bytes) const {
     detail::budget_numbers counted = *this;
@@ -267,13 +274,6 @@ struct any_budget : detail::budget_numbers {
   }
 };
 
-namespace detail {
-/// True for a budget that lanes may share: one with a number that is the same for all lanes.
-[[nodiscard]] inline bool may_share(any_budget const& limit) {
-  return limit.is_counted() && limit.by == sharing::fixed;
-}
-}  // namespace detail
-
 [[nodiscard]] inline std::string print(any_budget const& limit) {
   if (limit.own.there()) return limit.own.spell();
   if (limit.of == any_budget::amount::unlimited) return to_string(unlimited{});
@@ -284,7 +284,7 @@ namespace detail {
   if (limit.of == any_budget::amount::bytes) text += "bytes=" + to_string(limit.bytes);
   if (limit.round != rounding{}) text += ", rounding=" + to_string(limit.round);
   if (limit.held) text += ", held=true";
-  if (limit.shared_by != budget_scope::lane || limit.says_lane) text += ", scope=" + to_string(limit.shared_by);
+  if (limit.shared_by != limit.scope_of_shares() || limit.says_lane) text += ", scope=" + to_string(limit.shared_by);
   text += detail::print_floor(limit.floor_part, limit.floor_tokens);
   if (limit.says_fixed || limit.by == sharing::seen) text += ", by=" + to_string(limit.by);
   if (limit.by == sharing::ramp) text += detail::print_ramp(limit.shares);

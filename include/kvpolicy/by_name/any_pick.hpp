@@ -11,23 +11,27 @@ namespace KVPOLICY_NAMESPACE {
 
 /// Any of the shipped picks, or on the host one of a program's own.
 struct any_pick {
-  enum class kind { top, at_least, lowest, lowest_one, own };
+  enum class kind { top, at_least, at_least_table, lowest, lowest_one, own };
   using erased = void;
 
   kind what = kind::top;
-  at_least threshold{};     ///< of `at_least`
-  kvpolicy::lowest part{};  ///< of `lowest`
-  detail::own_pick own{};   ///< of `own`
+  at_least threshold{};                   ///< of `at_least`
+  kvpolicy::at_least_table thresholds{};  ///< of `at_least_table`
+  kvpolicy::lowest part{};                ///< of `lowest`
+  detail::own_pick own{};                 ///< of `own`
 
   any_pick() = default;
   any_pick(top) {}
   any_pick(at_least from) : what(kind::at_least), threshold(from) {}
+  any_pick(kvpolicy::at_least_table from) : what(kind::at_least_table), thresholds(from) {}
   any_pick(kvpolicy::lowest from) : what(kind::lowest), part(from) {}
   any_pick(lowest_one) : what(kind::lowest_one) {}
   explicit any_pick(detail::own_pick const& from) : what(kind::own), own(from) {}
 
   /// True if an entry's own score decides, and no budget.
-  [[nodiscard]] bool by_threshold() const { return what == kind::at_least || what == kind::own; }
+  [[nodiscard]] bool by_threshold() const {
+    return what == kind::at_least || what == kind::at_least_table || what == kind::own;
+  }
   /// True if it says itself how many entries stay, so that there is no budget.
   [[nodiscard]] bool has_no_budget() const { return by_threshold() || what == kind::lowest; }
 
@@ -36,12 +40,14 @@ struct any_pick {
   void visit(Visit const& visit) const {
     if (what == kind::top) visit(top{});
     if (what == kind::at_least) visit(threshold);
+    if (what == kind::at_least_table) visit(thresholds);
     if (what == kind::lowest) visit(part);
     if (what == kind::lowest_one) visit(lowest_one{});
     if (what == kind::own) visit(own.picks);
   }
   void check(char const* call) const {
     if (what == kind::at_least) threshold.check(call);
+    if (what == kind::at_least_table) thresholds.check(call);
     if (what == kind::lowest) part.check(call);
     own.check(call);
   }
@@ -53,6 +59,32 @@ struct any_pick {
   std::string text;
   of.visit([&](auto const& one) { text = to_string(one); });
   return text;
+}
+
+/// Either of the shipped picks that ask about each entry alone: what an admission by name has.
+struct any_threshold {
+  using erased = void;
+
+  at_least fixed{};          ///< without a table
+  at_least_table by_lane{};  ///< of `has_table`
+  bool has_table = false;
+
+  any_threshold() = default;
+  any_threshold(at_least from) : fixed(from) {}
+  any_threshold(at_least_table from) : by_lane(from), has_table(true) {}
+
+  /// Calls visit with the pick of its own type.
+  template <class Visit>
+  void visit(Visit const& visit) const {
+    has_table ? visit(by_lane) : visit(fixed);
+  }
+  void check(char const* call) const { has_table ? by_lane.check(call) : fixed.check(call); }
+  bool operator()(float score, lane of) const { return has_table ? by_lane(score, of) : fixed(score); }
+  friend bool operator==(any_threshold const&, any_threshold const&) = default;
+};
+
+[[nodiscard]] inline std::string print(any_threshold const& of) {
+  return of.has_table ? to_string(of.by_lane) : to_string(of.fixed);
 }
 
 namespace detail {

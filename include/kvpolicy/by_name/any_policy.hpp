@@ -70,8 +70,8 @@ class basic_any_policy
   /// Of a scorer whose budgets are shared, or shared out, unless a spec says otherwise, a budget says that it is not.
   static any_budget said_by(basic_any_scorer<Executor> const& scorer, any_budget limit) {
     limit.says_lane =
-        scorer.facts().shares.has_value() && detail::may_share(limit) && limit.shared_by == budget_scope::lane;
-    limit.says_fixed = scorer.facts().shares_out && detail::may_share(limit);
+        scorer.facts().shares.has_value() && limit.may_be_shared() && limit.shared_by == budget_scope::lane;
+    limit.says_fixed = scorer.facts().shares_out && limit.may_be_shared();
     return limit;
   }
 };

@@ -182,7 +182,7 @@ class basic_registry : public detail::known_appliers<Executor> {
   /// - throws: as for shares.
   basic_registry& table(std::string const& name, by_lane<float const> heads) {
     parts_.expect_table_name(name);
-    parts_.heads.insert_or_assign(name, heads);
+    parts_.others.heads.insert_or_assign(name, heads);
     return *this;
   }
   /// Gives a name to a table of rows of heads, which scorers such as `q_filters(table=NAME)` read. That of the name
@@ -288,8 +288,8 @@ class basic_registry : public detail::known_appliers<Executor> {
                           "layers that decide together have one budget");
     }
     parts_.bind_shares(limit, with, keeps_all ? forced_ends{} : ends, front, said("table"));
-    bool const shares = detail::may_share(limit) && (with.budget == nullptr || said("scope") == nullptr);
-    if (auto const pools = score.facts().shares; pools && shares) limit.shared_by = *pools;
+    bool const scoped = with.budget != nullptr && said("scope") != nullptr;
+    if (auto const pools = score.facts().shares; pools && limit.may_be_shared() && !scoped) limit.shared_by = *pools;
     policy made(score, with.protect, limit, with.pick, with.trigger);
     made.when = with.when.value_or(made.when);
     return made;

@@ -20,7 +20,8 @@ struct forced_ends {
   int recent = 0;
   bool shares = false;              ///< also a number of last entries that may follow from the budget
   bool grows = false;               ///< also a number of last entries that follows from how many there are
-  double part = -1;                 ///< 0 or more: also the last ones, such a part of all; see `last_part`
+  bool has_part = false;            ///< also the last ones, a part of all
+  last_part part{0};                ///< of `has_part`
   int lag = 0;                      ///< also the last of the blocks of so many entries behind the first; 0: none
   recent_of_budget share{0, 0};     ///< of `shares`
   by_lane<int const> prompt_end{};  ///< the end of each sequence's prompt; null: it is not protected
@@ -29,7 +30,7 @@ struct forced_ends {
     std::int64_t all = recent;
     if (shares && share.window(budget) > all) all = share.window(budget);
     if (grows && ends_of_count{0, -1}.last(count) > all) all = ends_of_count{0, -1}.last(count);
-    if (part >= 0 && last_part{part}.last(count) > all) all = last_part{part}.last(count);
+    if (has_part && part.last(count) > all) all = part.last(count);
     if (lag > 0 && around_blocks{first, lag}.last(count) > all) all = around_blocks{first, lag}.last(count);
     return all;
   }
@@ -48,7 +49,7 @@ struct forced_ends {
   }
   friend bool operator==(forced_ends const& a, forced_ends const& b) {
     return a.sinks == b.sinks && a.first == b.first && a.recent == b.recent && a.shares == b.shares &&
-           a.grows == b.grows && a.part == b.part && a.lag == b.lag && a.share == b.share &&
+           a.grows == b.grows && a.has_part == b.has_part && a.part == b.part && a.lag == b.lag && a.share == b.share &&
            a.prompt_end.data == b.prompt_end.data;
   }
 };
@@ -103,7 +104,7 @@ struct forced_entries {
   forced_entries(kvpolicy::safe from) { ends.sinks = from.sinks, ends.recent = from.recent; }
   forced_entries(position_span from) : spans(1) { span[0] = {any_protection::kind::span, from.begin, from.end}; }
   forced_entries(first_and_last from) { ends.first = from.first, ends.recent = from.last; }
-  forced_entries(last_part from) { ends.part = from.part; }
+  forced_entries(last_part from) { ends.has_part = true, ends.part = from; }
   forced_entries(around_blocks from) { ends.first = from.first, ends.lag = from.lag; }
   forced_entries(recent_of_budget from) { ends.shares = true, ends.share = from; }
   forced_entries(ends_of_count from) {

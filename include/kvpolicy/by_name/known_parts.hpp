@@ -6,6 +6,8 @@
 #include <kvpolicy/by_name/any_budget.hpp>
 #include <kvpolicy/by_name/any_pick.hpp>
 #include <kvpolicy/by_name/any_protection.hpp>
+#include <kvpolicy/by_name/named_tables.hpp>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,12 +27,13 @@ using parts_of_program = std::vector<std::pair<std::string, std::function<Any(sp
 
 /// An allotter that a registry knows: `by=NAME` of a budget, whose arguments set its fields, too.
 struct known_allotter {
+  using tables = std::map<std::string, by_lane<float const>>;
   std::string name;
   std::vector<std::string> fields;
-  std::function<any_allotter(spec_part const&)> make;
+  std::function<any_allotter(spec_part const&, tables const& heads)> make;
 };
 
-/// The parts of specs, beside scorers, that a registry knows: names of stages, and parts of a program's own.
+/// The parts of specs, beside scorers, that a registry knows: names of stages, parts of a program's own, and tables.
 struct known_parts {
   std::vector<std::string> stages{"frozen"};
   parts_of_program<any_protection> protections;
@@ -38,8 +41,9 @@ struct known_parts {
   std::vector<known_allotter> allotters;
   parts_of_program<any_pick> picks;
   parts_of_program<any_trigger> triggers;
-  by_lane<int const> prompt_end{};   ///< the table of that name, which `prompt` reads
-  by_lane<int const> token_class{};  ///< the table of that name, which `marks` reads
+  std::map<std::string, by_lane<float const>> heads;  ///< tables of numbers of heads, by their names
+  by_lane<int const> prompt_end{};                    ///< the table of that name, which `prompt` reads
+  by_lane<int const> token_class{};                   ///< the table of that name, which `marks` reads
 
   /// The allotter of a name, or null.
   [[nodiscard]] known_allotter const* allotter_of(std::string_view name) const {

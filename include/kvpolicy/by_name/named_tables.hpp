@@ -69,6 +69,7 @@ Table find_table(std::map<std::string, Table> const& among, label const& name, s
   auto const found = among.find(to_string(name));
   if (found != among.end()) return found->second;
   constexpr char const* rule = "a table is given to the registry by its name";
+  if (name == label{}) refuse_spec(from.column, from.name, "it says which table of the registry it reads");
   if (said != nullptr) refuse_spec(said->value_column, said->value, rule);
   refuse_spec(from.column, from.name, "its table is " + to_string(name) + ", and " + rule);
 }

@@ -7,10 +7,13 @@
 #include <kvpolicy/parts/depth.hpp>
 #include <kvpolicy/parts/moments.hpp>
 #include <kvpolicy/parts/ranks.hpp>
+#include <kvpolicy/parts/table_power.hpp>
 #include <kvpolicy/scorers/cake.hpp>
 #include <kvpolicy/scorers/cheapest_recipe.hpp>
 #include <kvpolicy/scorers/kvcompose.hpp>
 #include <kvpolicy/scorers/late_attention.hpp>
+#include <kvpolicy/scorers/lookahead_kv.hpp>
+#include <kvpolicy/scorers/peak_attention.hpp>
 #include <kvpolicy/scorers/voted_attention.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -177,6 +180,57 @@ struct kvcompose_with_ranks {
   void join(spec_parts& parts) const { detail::share_unless_said(*this, parts); }
 
   friend bool operator==(kvcompose_with_ranks const&, kvcompose_with_ranks const&) = default;
+};
+
+/// MPCache's choice of a prompt's entries (Zeng et al. 2025, arXiv:2501.06807): a layer keeps those to which any of the
+/// last rows pays at least `threshold` of its attention. There is no budget. What it reads of them in each step is not
+/// here.
+struct mp_cache_prompt {
+  double rows = 0.2;       ///< the part of the entries whose query rows score, and which are kept
+  double long_rows = 0.1;  ///< the part in a prompt of more than `longer` entries
+  int longer = 24000;
+  float threshold = 0.001f;
+
+  static constexpr auto name = "mp_cache_prompt";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() {
+    return make_fields(field{"rows", &mp_cache_prompt::rows}, field{"long_rows", &mp_cache_prompt::long_rows},
+                       field{"long", &mp_cache_prompt::longer}, field{"threshold", &mp_cache_prompt::threshold});
+  }
+  void check(char const* call) const {
+    detail::check_scorer_of(*this, call);
+    expects(threshold - threshold == 0, call, "mp_cache_prompt.threshold", threshold, "attention is compared with it");
+  }
+  [[nodiscard]] constexpr peak_attention scorer() const { return {rows, long_rows, longer}; }
+  void join(spec_parts& parts) const { parts.pick = at_least{threshold, false, true}; }
+
+  friend bool operator==(mp_cache_prompt const&, mp_cache_prompt const&) = default;
+};
+
+/// EpiCache (Kim et al. 2025, arXiv:2509.17396): the most attention that any query row of a patched prompt pays to an
+/// entry, and shares of layers by a table, which has how much the keys of each layer drift where a prompt is read in
+/// blocks: 1 less their similarity, normalised. The lanes of a layer share what it has. The engine cuts after each
+/// block of the prompt; which prompt and cache a question belongs to is the engine's, too.
+struct epi_cache {
+  label table{{"drift"}};
+  double power = 1.1;
+  double floor = 0.25;
+
+  static constexpr auto name = "epi_cache";
+  static constexpr phase when = phase::chunk;
+  static constexpr bool prompts_only = false;
+  static constexpr auto fields() {
+    return make_fields(field{"table", &epi_cache::table}, field{"power", &epi_cache::power},
+                       field{"floor", &epi_cache::floor});
+  }
+  void check(char const* call) const {
+    expects(power - power == 0, call, "epi_cache.power", power, "numbers are raised to it");
+    expects(floor >= 0 && floor <= 1, call, "epi_cache.floor", floor, "a part of the average, 0 to 1");
+  }
+  [[nodiscard]] constexpr lookahead_kv scorer() const { return {0, no_pool{}, reduction::max, reduction::max}; }
+  void join(spec_parts& parts) const { parts.share(table_power{table, power, floor}); }
+
+  friend bool operator==(epi_cache const&, epi_cache const&) = default;
 };
 
 /// FastGen (Ge et al. 2023, arXiv:2310.01801): each lane keeps what the cheapest recipe keeps that has enough of its

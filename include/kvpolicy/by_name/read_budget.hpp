@@ -81,7 +81,8 @@ struct divided_budget {
 };
 
 /// Divides the arguments of a budget among it and the allotter that it names. Those whose name a field of the allotter
-/// has are the allotter's.
+/// has are the allotter's. Of two of one name the one before `by` is the budget's: "ratio=0.5, rounding=exact,
+/// by=moments, rounding=release".
 inline divided_budget divide_budget(spec_part const& from, known_parts const& known) {
   divided_budget made{from, {from.name, from.column, {}}, nullptr};
   spec_argument const* const by = budget_argument(from, "by");
@@ -101,7 +102,9 @@ inline divided_budget divide_budget(spec_part const& from, known_parts const& kn
   for (spec_argument const& each : from.arguments) {
     if (&each == by) continue;
     std::vector<std::string> const& own = made.by->fields;
-    bool const is_own = !each.name.empty() && std::find(own.begin(), own.end(), each.name) != own.end();
+    bool is_own = !each.name.empty() && std::find(own.begin(), own.end(), each.name) != own.end();
+    for (spec_argument const& other : from.arguments)
+      is_own = is_own && !(&each < by && by < &other && other.name == each.name);
     (is_own ? made.shares : made.budget).arguments.push_back(each);
   }
   return made;
@@ -133,7 +136,7 @@ inline any_budget read_budget(spec_part const& all, known_parts const& known) {
   made.shares.rule = with.rule;
   made.least = with.least;
   made.cap = with.cap;
-  if (parts.by != nullptr) made.share(parts.by->make(parts.shares));
+  if (parts.by != nullptr) made.share(parts.by->make(parts.shares, known.heads));
   check_parsed(made, from.column);
   if (made.round != rounding{} && made.of != any_budget::amount::ratio) {
     refuse_spec(from.column, from.name, "only a ratio is rounded");

@@ -7,6 +7,7 @@
 #include <kvpolicy/by_name/any_admission.hpp>
 #include <kvpolicy/by_name/any_scorer.hpp>
 #include <kvpolicy/by_name/named_tables.hpp>
+#include <kvpolicy/by_name/scorer_info.hpp>
 #include <kvpolicy/by_name/set_fields.hpp>
 #include <kvpolicy/by_name/spec_parts.hpp>
 #include <kvpolicy/parts/model_tables.hpp>
@@ -15,22 +16,6 @@
 #include <map>
 
 namespace KVPOLICY_NAMESPACE {
-
-/// The description of a scorer or of a system in a list.
-struct scorer_info {
-  std::string name;
-  std::vector<field_info> fields;
-  std::vector<std::string> needs;    ///< the names of the signals that it reads
-  std::vector<std::string> tensors;  ///< the tensor of a trace from which each of them is made
-  granularity decides = granularity::lane;
-  phase when = phase::step;
-  bool prompts_only = false;   ///< it decides once, at the end of a prompt
-  bool decodes_only = false;   ///< it decides while decoding, by what decode steps have shown
-  std::string rows_field;      ///< the field that names the rows of heads that it reads; empty: it reads none
-  bool has_no_budget = false;  ///< it says itself how many entries stay
-  bool keeps_prompts = false;  ///< its published settings protect the prompt
-  int slack = 0;               ///< of its published settings: entries beyond the budget with which it waits
-};
 
 namespace detail {
 
@@ -65,7 +50,6 @@ class registered_parts {
   std::vector<std::pair<std::string, make_frozen>> freezable_scorers;  ///< those that the stage `frozen` may be around
   known_parts others;  ///< the names of the stages, and parts of a program's own
   std::map<std::string, by_lane<int const>> shares;
-  std::map<std::string, by_lane<float const>> heads;
   std::map<std::string, rows_of_heads> rows;
 
   /// Refuses a part whose name, fields or values no spec can say, and one whose name another part has.
@@ -201,7 +185,7 @@ class registered_parts {
     if constexpr (reads_rows<Score>) {
       score.use_table(find_table(rows, score.table, from, said));
     } else {
-      score.use_table(find_table(heads, score.table, from, said));
+      score.use_table(find_table(others.heads, score.table, from, said));
     }
   }
 
@@ -271,23 +255,35 @@ class registered_parts {
   template <allotter By>
   void add_allotter(By const& defaults) {
     expect_new(defaults);
-    others.allotters.push_back({By::name, field_names<By>(), [defaults](spec_part const& from) {
-                                  return any_allotter::on<Executor>(read_part(from, defaults));
-                                }});
+    auto const make = [defaults](spec_part const& from, known_allotter::tables const& heads) {
+      By made = defaults;
+      set_fields(made, from);
+      if constexpr (requires(by_lane<float const> numbers) { made.use_table(numbers); })
+        made.use_table(find_table(heads, made.table, from, argument_of<By>(from, "table")));
+      check_parsed(made, from.column);
+      return any_allotter::on<Executor>(made);
+    };
+    others.allotters.push_back({By::name, field_names<By>(), make});
+  }
+  /// The allotter of a system. What is wrong with it is wrong with the system, which stands at `front`.
+  [[nodiscard]] any_allotter allotter_of_system(std::string const& text, spec_part const& front) const {
+    spec_part by = split_spec(text).front();
+    by.column = front.column;
+    for (spec_argument& each : by.arguments) each.name_column = each.value_column = front.column;
+    return others.allotter_of(by.name)->make(by, others.heads);
   }
   /// Gives a budget the tables, the allotter of its system and the window of its scorer, as far as its shares need
   /// them. `said` is the argument that names a table.
   void bind_shares(any_budget& limit, spec_parts const& with, forced_ends const& ends, spec_part const& front,
                    spec_argument const* said) const {
     if (limit.by == sharing::table) limit.in_table = find_table(shares, limit.table, front, said);
-    if (limit.by == sharing::importance && with.shares_if_table && heads.count(to_string(limit.table)) == 0) {
+    if (limit.by == sharing::importance && with.shares_if_table && others.heads.count(to_string(limit.table)) == 0) {
       any_budget const usual;
       limit.by = sharing::fixed;
       limit.table = usual.table, limit.least = usual.least, limit.cap = usual.cap;
     }
-    if (limit.by == sharing::importance) limit.weights = find_table(heads, limit.table, front, said);
-    std::vector<spec_part> const by = with.shared_by.empty() ? std::vector<spec_part>{} : split_spec(with.shared_by);
-    if (!by.empty()) limit.share(others.allotter_of(by.front().name)->make(by.front()));
+    if (limit.by == sharing::importance) limit.weights = find_table(others.heads, limit.table, front, said);
+    if (!with.shared_by.empty()) limit.share(allotter_of_system(with.shared_by, front));
     if (ends.sinks != 0) return;
     if (limit.by == sharing::ramp) limit.shares.window = ends.recent;
     if (limit.by == sharing::allotted) limit.share(limit.sharer.with_window(ends.recent));

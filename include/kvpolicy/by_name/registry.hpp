@@ -5,6 +5,7 @@
 #include <kvpolicy/by_name/basic_registry.hpp>
 #include <kvpolicy/by_name/mix_by_name.hpp>
 #include <kvpolicy/by_name/times_norm_by_name.hpp>
+#include <kvpolicy/parts/table_power.hpp>
 #include <kvpolicy/parts/variance.hpp>
 #include <kvpolicy/scorers/cap_kv.hpp>
 #include <kvpolicy/scorers/carried.hpp>
@@ -32,6 +33,7 @@
 #include <kvpolicy/scorers/observed_attention.hpp>
 #include <kvpolicy/scorers/openvino.hpp>
 #include <kvpolicy/scorers/page_gates.hpp>
+#include <kvpolicy/scorers/peak_attention.hpp>
 #include <kvpolicy/scorers/q_filters.hpp>
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/r_kv.hpp>
@@ -93,6 +95,7 @@ template <executor Executor = host_executor>
   all.add_stage(times_norm_by_name<full>{}).add_stage(normalised<full>{}).add_stage(pooled<full>{});
   all.add_stage(noise<full>{}).add_stage(decayed<full>{}).add_stage(mix_by_name<full>{}).add_stage(critical<full>{});
   all.add(hits{}).add(pooled_share{}).add(moments{}).add(ranks{}).add(depth{}).add(variance{});
+  all.add(table_power{}).add(epi_cache{}).add(peak_attention{}).add(mp_cache_prompt{});
   all.add_to_admissions(write_gate{}).add_to_admissions(head_table{}).add(quest{}).add(page_gates{});
   return all;
 }

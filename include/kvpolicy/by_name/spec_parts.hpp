@@ -93,9 +93,9 @@ struct when_argument {
 };
 
 inline std::vector<std::string> part_names() {
-  return {"sinks", "recent",   "span",      "safe",        "everything",  "prompt",
-          "marks", "budget",   "unlimited", "over_budget", "full_buffer", "over_total",
-          "every", "at_least", "lowest",    "lowest_one",  "when"};
+  return {"sinks",    "recent",         "span",        "safe",        "everything", "prompt", "marks",
+          "budget",   "unlimited",      "over_budget", "full_buffer", "over_total", "every",  "top",
+          "at_least", "at_least_table", "lowest",      "lowest_one",  "when"};
 }
 
 /// Notes the column of a part that a section may have once, or the part. `at` is 0 or null before.
@@ -124,13 +124,20 @@ void give_classes([[maybe_unused]] Part& to, [[maybe_unused]] spec_part const& f
   }
 }
 
+/// A part whose parameter prints without a name and may be written by one: every(64) and every(steps=64) are alike.
+inline spec_part with_parameter(spec_part from, std::string_view name) {
+  bool const named = from.arguments.size() == 1 && from.arguments.front().name == name;
+  if (named) from.arguments.front().name = {};
+  return from;
+}
+
 /// Adds a protection. False if the part is none.
 inline bool add_protection(any_protection& to, spec_part const& from, known_parts const& known) {
   any_protection more;
   if (from.name == "sinks") {
-    more = read_part<sinks>(from);
+    more = read_part<sinks>(with_parameter(from, "tokens"));
   } else if (from.name == "recent") {
-    more = read_part<recent>(from);
+    more = read_part<recent>(with_parameter(from, "tokens"));
   } else if (from.name == "safe") {
     more = read_part<safe>(from);
   } else if (from.name == "everything") {
@@ -159,13 +166,21 @@ inline bool add_protection(any_protection& to, spec_part const& from, known_part
 
 /// Reads a trigger. False if the part is none.
 inline bool read_trigger(any_trigger& to, spec_part const& from, known_parts const& known) {
-  auto const one = [&]<class Trigger>(Trigger made) {
+  auto const one = [&]<class Trigger>(Trigger made, char const* parameter) {
     if (from.name != Trigger::name) return false;
-    to = read_part(from, made);
+    to = read_part(with_parameter(from, parameter), made);
     return true;
   };
-  return one(over_budget{}) || one(full_buffer{}) || one(over_total{}) || one(every{}) ||
-         read_own(known.triggers, from, to);
+  return one(over_budget{}, "slack") || one(full_buffer{}, "entries") || one(over_total{}, "entries") ||
+         one(every{}, "steps") || read_own(known.triggers, from, to);
+}
+/// Reads thresholds that a table of the registry has.
+inline at_least_table read_thresholds(spec_part const& from, known_parts const& known) {
+  at_least_table made;
+  set_fields(made, from);
+  made.use_table(find_table(known.heads, made.table, from, argument_of<at_least_table>(from, "table")));
+  check_parsed(made, from.column);
+  return made;
 }
 /// Reads a pick. False if the part is none.
 inline bool read_pick(any_pick& to, spec_part const& from, known_parts const& known) {
@@ -174,7 +189,12 @@ inline bool read_pick(any_pick& to, spec_part const& from, known_parts const& kn
     to = read_part(from, made);
     return true;
   };
-  return one(at_least{.unbounded = true}) || one(lowest{}) || one(lowest_one{}) || read_own(known.picks, from, to);
+  if (from.name == at_least_table::name) {
+    to = read_thresholds(from, known);
+    return true;
+  }
+  return one(top{}) || one(at_least{.unbounded = true}) || one(lowest{}) || one(lowest_one{}) ||
+         read_own(known.picks, from, to);
 }
 
 /// Reads the parts of an eviction after its scorer.

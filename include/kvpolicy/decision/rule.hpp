@@ -38,10 +38,10 @@ struct decision_rule {
   {
     return !observed_by.observed(this_lane);
   }
-  [[nodiscard]] KVPOLICY_HD bool picks(float score) const
+  [[nodiscard]] KVPOLICY_HD bool picks(float score, lane const& of) const
     requires threshold<Pick>
   {
-    return pick(score);
+    return takes(pick, score, of);
   }
   /// The budget of a lane. A negative budget counts as 0, so that only forced entries are kept and the difference of a
   /// count and a budget cannot overflow.

@@ -19,8 +19,9 @@ enum class key_domain { all, past, candidates };
 enum class reduction { sum, mean, max, last };
 
 /// Which axis is reduced first, and whether query heads of a GQA group are reduced before the softmax. Methods differ
-/// in this order.
-enum class reduction_order { rows_then_group, group_then_rows, group_on_logits };
+/// in this order. Lanes of one segment come last, or with `all_heads_then_rows` all query heads of all of them before
+/// the rows.
+enum class reduction_order { rows_then_group, group_then_rows, group_on_logits, all_heads_then_rows };
 
 [[nodiscard]] constexpr std::array<char const*, 4> names(reduction) { return {"sum", "mean", "max", "last"}; }
 
@@ -49,15 +50,23 @@ struct row_weight {
   }
 };
 
-/// How many of the last rows of a lane are used: a number, or a part of the entries.
+/// How many of the last rows of a lane are used: a number, or a part of the entries, which may be another one in long
+/// lanes.
 struct last_rows_used {
-  int rows = 0;     ///< 0: all
-  double part = 0;  ///< above 0: max(1, floor(part * entries)) rows
+  int rows = 0;                ///< 0: all
+  double part = 0;             ///< above 0: max(1, floor(part * entries)) rows
+  double long_part = 0;        ///< the part of a lane of more than `long_from` entries
+  int long_from = 0x7FFFFFFF;  ///< entries
 
   [[nodiscard]] KVPOLICY_HD constexpr int of(int entries) const {
-    if (!(part > 0)) return rows;
-    int const some = detail::floor_of_part(part, entries);
+    if (!(part > 0 || long_part > 0)) return rows;
+    int const some = detail::floor_of_part(entries > long_from ? long_part : part, entries);
     return some > 1 ? some : 1;
+  }
+  /// The most rows of any lane of up to `bound` entries; 0: all.
+  [[nodiscard]] KVPOLICY_HD constexpr int most(int bound) const {
+    int const short_one = of(bound < long_from ? bound : long_from);
+    return of(bound) > short_one ? of(bound) : short_one;
   }
 };
 
@@ -72,9 +81,11 @@ struct attention_mass_options {
   bool accumulate = false;           ///< adds to `out` instead of overwriting it
   row_weight weight{};               ///< what each row counts
   double last_part = 0;              ///< above 0: so many rows are used as this part of the entries, at least one
+  double long_part = 0;              ///< the part in lanes of more than `long_from` entries
+  int long_from = 0x7FFFFFFF;
 
   /// How many of the last rows of a lane are used; 0: all.
-  [[nodiscard]] constexpr last_rows_used used() const { return {last_rows, last_part}; }
+  [[nodiscard]] constexpr last_rows_used used() const { return {last_rows, last_part, long_part, long_from}; }
 };
 
 namespace ops {
@@ -87,6 +98,9 @@ namespace ops {
 ///   up to and including its own.
 /// - out: float32 [segments, entries]. If a segment has several lanes, their masses are reduced last. An entry that no
 ///   row sees gets 0. Rows at positions after the newest committed token are ignored.
+/// - all heads before rows: the mean (or sum, or maximum) over all query heads of a segment's lanes is taken row by
+/// row.
+///   These lanes have equal rows, and heads and lanes are reduced alike.
 /// - candidates: with this domain, entries of `out` that are -inf are not candidates and stay at -inf, and the mass is
 ///   added to the other values. A scorer that ranks candidates only therefore starts from zeros.
 /// - range: on the host a probability below e^-87 (1.6e-38) of its row's maximum is 0, so entries with such
@@ -101,7 +115,8 @@ namespace ops {
 /// - cost: O(group * rows * entries * D) per lane. Scratch per worker: 33 floats per entry (32 rows of one head and
 ///   their sum), 217 rows of D floats, where D is rounded up to a multiple of 32, and 8 KiB.
 /// - throws: `invalid_argument` if head sizes differ, if the group or lanes are reduced by `last`, if lanes of
-///   candidates are reduced by `max`, if `accumulate` is set for segments of several lanes, if a count is negative, if
+///   candidates are reduced by `max`, if `accumulate` is set for segments of several lanes, if heads come before rows
+///   and heads and lanes are not reduced alike, candidates rank or masses accumulate, if a count is negative, if
 ///   the scale is not a finite number above 0, if the cap is negative or not finite, if several layers share sinks, or,
 ///   where the host can read them, if a sink is NaN or +inf. On a device such a sink makes its row NaN.
 struct compute_attention_mass_t : verb<compute_attention_mass_t> {
@@ -128,14 +143,28 @@ struct compute_attention_mass_t : verb<compute_attention_mass_t> {
     expects(how.last_rows >= 0, "compute_attention_mass", "last_rows", how.last_rows, "a count cannot be negative");
     expects(how.last_part >= 0 && how.last_part <= 1, "compute_attention_mass", "last_part", how.last_part,
             "a part of the entries, 0 to 1");
-    expects(how.last_part == 0 || how.last_rows == 0, "compute_attention_mass", "last_rows", how.last_rows,
-            "last_part says how many rows are used");
+    expects(how.long_part >= 0 && how.long_part <= 1, "compute_attention_mass", "long_part", how.long_part,
+            "a part of the entries, 0 to 1");
+    expects((how.last_part == 0 && how.long_part == 0) || how.last_rows == 0, "compute_attention_mass", "last_rows",
+            how.last_rows, "last_part says how many rows are used");
     expects(how.group != reduction::last, "compute_attention_mass", "group", "last", "query heads have no order");
     expects(how.lanes != reduction::last, "compute_attention_mass", "lanes", "last", "lanes have no order");
     expects(how.domain != key_domain::candidates || how.lanes != reduction::max, "compute_attention_mass", "lanes",
             "max", "the mass of candidates is added to what is there");
     expects(!how.accumulate || out.decides == granularity::lane, "compute_attention_mass", "accumulate", "true",
             "mass accumulates lane by lane");
+    if (how.order == reduction_order::all_heads_then_rows) check_heads_first(how);
+  }
+
+ private:
+  static void check_heads_first(attention_mass_options const& how) {
+    expects(how.group == how.lanes, "compute_attention_mass", "lanes",
+            names(how.lanes)[static_cast<unsigned>(how.lanes)],
+            "where all heads come before rows, heads and lanes are reduced alike");
+    expects(how.domain != key_domain::candidates, "compute_attention_mass", "domain", "candidates",
+            "where all heads come before rows, no mass is added to what is there");
+    expects(!how.accumulate, "compute_attention_mass", "accumulate", "true",
+            "where all heads come before rows, no mass is added to what is there");
   }
 };
 inline constexpr compute_attention_mass_t compute_attention_mass{};

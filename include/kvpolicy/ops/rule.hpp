@@ -20,10 +20,26 @@ using rule_hooks =
           optional_hook<hook::rule_scope, form_of_call<hook::rule_scope, R, exactly<budget_scope>>()>,
           optional_hook<hook::rule_floor, form_of_call<hook::rule_floor, R, exactly<int>, int>()>>;
 
+/// Whether a rule picks a score: it has `picks(float, lane)` or `picks(float)`.
+template <class R>
+[[nodiscard]] KVPOLICY_HD bool picks_score(R const& rule, float score, [[maybe_unused]] lane const& of) {
+  if constexpr (requires { rule.picks(score, of); }) {
+    return rule.picks(score, of);
+  } else {
+    return rule.picks(score);
+  }
+}
+template <class R>
+concept picks_by_lane = requires(R const& rule, float score, lane const& of) {
+  { rule.picks(score, of) } -> std::same_as<bool>;
+};
+
 /// The members that select_if calls.
 template <class R>
 using picking_rule_hooks =
-    hooks<R, required_hook<hook::rule_picks, form_of_call<hook::rule_picks, R, exactly<bool>, float>()>,
+    hooks<R,
+          required_hook<hook::rule_picks,
+                        picks_by_lane<R> ? hook_form::fits : form_of_call<hook::rule_picks, R, exactly<bool>, float>()>,
           required_hook<hook::rule_forces, form_of_call<hook::rule_forces, R, exactly<bool>, entry>()>>;
 
 /// The call that map makes.
@@ -39,7 +55,8 @@ using map_hooks =
 template <class R>
 concept rule = detail::rule_hooks<R>::sound;
 
-/// A rule that decides by the score alone: `picks(float)` and `forces(entry)`; see `ops::select_if`.
+/// A rule that decides by the score alone, or by the score and its lane: `picks(float)` or `picks(float, lane)`, and
+/// `forces(entry)`; see `ops::select_if`.
 template <class R>
 concept picking_rule = detail::picking_rule_hooks<R>::sound;
 

@@ -12,7 +12,8 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// `select_if(exec, scores, rule, keep)`: keeps, in each segment, the entries that are forced or whose score is picked.
 ///
 /// - in: `scores` [segments, entries], float32. `rule` has the KVPOLICY_HD members `picks(float)`, which must be false
-///   for NaN, and `forces(entry)`.
+///   for NaN, and `forces(entry)`. Instead of `picks(float)` it may have `picks(float, lane)`, which also gets the
+///   segment's first lane.
 /// - out: `keep`, strictly ascending ordinals. NaN scores are counted in the report.
 /// - cost: O(entries) per segment, in one pass. Scratch of a device: a bit for each entry, and that of a selection.
 /// - throws: `invalid_argument` if the capacity of `keep` is less than one ordinal per entry. On the host, an exception

@@ -41,11 +41,14 @@ struct ends_of_count {
   friend bool operator==(ends_of_count const&, ends_of_count const&) = default;
 };
 
-/// Protects the last entries of a lane: the part `part` of those that it holds, at least one.
+/// Protects the last entries of a lane: the part `part` of those that it holds, at least one. In a lane of more than
+/// `long_from` entries it is the part `long_part`.
 struct last_part {
   double part;
+  double long_part = 0;
+  int long_from = 0x7FFFFFFF;
   [[nodiscard]] KVPOLICY_HD int last(int count) const {
-    int const some = detail::floor_of_part(part, count);
+    int const some = detail::floor_of_part(count > long_from ? long_part : part, count);
     return some > 1 ? some : 1;
   }
   KVPOLICY_HD bool operator()(entry at) const { return at.ordinal >= at.count - last(at.count); }

@@ -10,6 +10,13 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// The whole entries of a share. The small term makes up for a share that was rounded down.
 KVPOLICY_HD constexpr int whole(double share) { return static_cast<int>(share + 1e-9); }
 
+/// The least whole number of entries that is not below a share, but for the small term.
+KVPOLICY_HD constexpr int rounded_up(double share) {
+  double const above = share - 1e-9;
+  int const down = above > 0 ? static_cast<int>(above) : 0;
+  return down < above ? down + 1 : down;
+}
+
 /// The fraction of a share, in units of 1e-9.
 KVPOLICY_HD constexpr std::int64_t remainder(double share) {
   double const part = share - whole(share);

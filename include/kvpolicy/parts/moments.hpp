@@ -46,6 +46,7 @@ struct released_shares {
   lanes batch;
   int window;
   bool by_layer;
+  int of_model;  ///< layers that share what there is; some may be still to come
 
   [[nodiscard]] KVPOLICY_HD int operator()(lane_entries const& of) const {
     int const mine = of.lane.layer - batch.layer_begin;
@@ -61,10 +62,16 @@ struct released_shares {
  private:
   /// What is to be shared out, and the most that a layer may have.
   [[nodiscard]] KVPOLICY_HD std::int64_t total(lane_entries const& of) const {
-    return std::int64_t{batch.layers()} * (average(of.lane, of.count) - window);
+    return std::int64_t{of_model} * (average(of.lane, of.count) - window);
   }
+  /// Layers that were cut before have fewer entries than the longest one.
   [[nodiscard]] KVPOLICY_HD std::int64_t most(lane_entries const& of) const {
-    return of.count > window ? of.count - window : 0;
+    int longest = 0;
+    for (int l = batch.layer_begin; l < batch.layer_end; ++l) {
+      int const count = batch.committed({of.lane.sequence, l, 0});
+      longest = count > longest ? count : longest;
+    }
+    return longest > window ? longest - window : 0;
   }
   [[nodiscard]] KVPOLICY_HD double weight(lane_entries const& of, int l) const {
     return static_cast<double>(weights(lane{of.lane.sequence, batch.layer_begin + l, 0}));
@@ -112,11 +119,16 @@ struct released_shares {
 ///
 /// The scorer computes H and V (`cake`). All lanes of a layer have the same share, at most all of their entries, and
 /// the total of the layers is exact, by largest remainder.
+///
+/// `one_by_one(L)` is for a prompt whose layers come one by one, with `frozen<cake>`: a decision is about the first m
+/// of L layers, whose shares are those of what L layers have, rounded up. The decision about all L layers then keeps
+/// what one decision about all of them would have kept.
 struct moments {
   double tau1 = 1;
   double tau2 = 1;
   moment_rounding rounding = moment_rounding::largest;
   int window = 0;  ///< w; a policy by name has that of its scorer
+  int layers = 0;  ///< of the model, where decisions are about the first ones; 0: they are about all
 
   static constexpr auto name = "moments";
   static constexpr auto fields() {
@@ -129,8 +141,9 @@ struct moments {
     expects(tau2 > 0, call, "moments.tau2", tau2, "variances are raised to 1 / tau2, tau2 > 0");
     expects(window >= 0, call, "moments.window", window, "a count cannot be negative");
   }
-  [[nodiscard]] static constexpr bool compares_layers() { return true; }
-  [[nodiscard]] constexpr moments with_window(int w) const { return {tau1, tau2, rounding, w}; }
+  [[nodiscard]] constexpr bool compares_layers() const { return layers == 0; }
+  [[nodiscard]] constexpr moments with_window(int w) const { return {tau1, tau2, rounding, w, layers}; }
+  [[nodiscard]] constexpr moments one_by_one(int of_model) const { return {tau1, tau2, rounding, window, of_model}; }
 
   /// Writes the preference of the lane's layer beside the lane's numbers.
   struct prefer {
@@ -156,14 +169,16 @@ struct moments {
     lanes const& batch = of.scores.lanes;
     by_lane<float> const numbers = numbers_of_lanes(of.scores, lane_numbers);
     ops::map_lanes(exec, batch, prefer{numbers, batch.heads, tau1, tau2}, shares);
+    int const all = layers > batch.layers() ? layers : batch.layers();
     if (rounding != moment_rounding::largest) {
       bool const by_layer = rounding == moment_rounding::release_by_layer;
-      return ops::map_lanes(exec, batch,
-                            detail::released_shares{{numbers}, {of.average, window}, batch, window, by_layer}, shares);
+      detail::released_shares const by{{numbers}, {of.average, window}, batch, window, by_layer, all};
+      return ops::map_lanes(exec, batch, by, shares);
     }
     constexpr double no_cap = 1e9;
     detail::allot_by_weight(exec, batch, detail::layer_preference{numbers},
-                            detail::average_or_window{of.average, window}, {window}, no_cap, shares);
+                            detail::average_or_window{of.average, window}, {window}, no_cap, shares,
+                            detail::layer_share::of_each_lane, all - batch.layers());
   }
   friend bool operator==(moments const&, moments const&) = default;
 };

@@ -7,6 +7,8 @@
 #include <kvpolicy/core/contract/error.hpp>
 #include <kvpolicy/core/contract/fields.hpp>
 #include <kvpolicy/core/contract/hook_checks.hpp>
+#include <kvpolicy/core/label.hpp>
+#include <kvpolicy/core/lanes.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -59,13 +61,59 @@ struct at_least {
   friend bool operator==(at_least const&, at_least const&) = default;
 };
 
-/// A pick that depends on an entry's own score only, and not on the scores of other entries.
-template <class P>
-concept threshold = std::regular<P> && requires(P const& p, float score) {
-  { p(score) } -> std::same_as<bool>;
+/// Keeps the entries whose score is at least the number that a table of the model has for their lane, or for their
+/// layer. Lanes that decide together go by the number of the first one. An entry with a NaN as score or as threshold is
+/// not kept.
+struct at_least_table {
+  label table{};                      ///< the name of the table in specs
+  bool strict = false;                ///< true: the score must be greater than the number
+  by_lane<float const> thresholds{};  ///< that table, in memory that the executor can read
+  static constexpr auto name = "at_least_table";
+  static constexpr auto fields() {
+    return make_fields(field{"table", &at_least_table::table}, field{"strict", &at_least_table::strict});
+  }
+  /// Takes the table that `table` names, when a spec is read.
+  void use_table(by_lane<float const> const& named) { thresholds = named; }
+  void check(char const* call) const {
+    expects(thresholds.data != nullptr, call, "at_least_table.table", "null", "scores are compared with its numbers");
+  }
+  KVPOLICY_HD constexpr bool operator()(float score, lane of) const {
+    float const least = *thresholds.row(of);
+    return strict ? score > least : score >= least;
+  }
+  friend bool operator==(at_least_table const& a, at_least_table const& b) {
+    return a.table == b.table && a.strict == b.strict && a.thresholds.data == b.thresholds.data;
+  }
 };
 
 namespace detail {
+
+/// A pick that also asks which lane an entry belongs to.
+template <class P>
+concept threshold_of_lane = requires(P const& p, float score, lane of) {
+  { p(score, of) } -> std::same_as<bool>;
+};
+
+}  // namespace detail
+
+/// A pick that depends on an entry's own score and its lane only, and not on the scores of other entries:
+/// `bool(float score)`, or `bool(float score, lane)`.
+template <class P>
+concept threshold = std::regular<P> && (detail::threshold_of_lane<P> || requires(P const& p, float score) {
+                      { p(score) } -> std::same_as<bool>;
+                    });
+
+namespace detail {
+
+/// Whether a pick by threshold takes a score of a lane.
+template <threshold P>
+[[nodiscard]] KVPOLICY_HD constexpr bool takes(P const& pick, float score, [[maybe_unused]] lane const& of) {
+  if constexpr (threshold_of_lane<P>) {
+    return pick(score, of);
+  } else {
+    return pick(score);
+  }
+}
 
 /// A pick that is chosen at run time: its member `visit` passes the one that it stands for.
 template <class P>

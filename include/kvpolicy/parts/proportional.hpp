@@ -29,21 +29,29 @@ struct table_of_layers {
 
 namespace detail {
 
-/// The least share of a layer: a number of entries, or above 0 a part of those that it has.
+/// The least share of a layer: a number of entries, or above 0 a part of those that it has, or of its average.
 struct least_share {
   int tokens = 0;
   double part = 0;
+  double part_of_average = 0;
 };
+
+/// Whether each lane of a layer has the layer's share, or all lanes have it together.
+enum class layer_share { of_each_lane, of_all_lanes };
 
 /// The shares of the layers of one sequence, in proportion to weights between two limits. A layer's average is the
 /// number of entries that it would have without weights, and `total` is the sum of the averages.
 ///
 ///     x_l = low_l + (total - sum of low) w_l / (sum of w)
-///     high_l = min(entries_l, int(cap * average_l)), low_l = min(least, average_l, high_l), or a part of entries_l
+///     high_l = min(entries_l, int(cap * average_l))
+///     low_l  = min(least, average_l, high_l), or a part of entries_l or of average_l
 ///
-/// While an x is above its high_l, it becomes high_l, and what it had more goes to the others in proportion to their
-/// weights. The sum of the shares is `total` exactly, by largest remainder; all shares are high_l if that is less, and
-/// low_l if that is more.
+/// If layers are still to come, what these have above their lowest share is shared out, too, and shares are rounded up:
+/// no layer has fewer entries than it will have when all are there.
+/// If all lanes of a layer have its share together, its entries and its average are those of all of them, and each has
+/// an equal part: of what is left over the first lanes one each. While an x is above its high_l, it becomes high_l, and
+/// what it had more goes to the others in proportion to their weights. The sum of the shares is `total` exactly, by
+/// largest remainder; all shares are high_l if that is less, and low_l if that is more.
 template <class Weights, class Average>
 struct shares_by_weight {
   Weights weights;
@@ -51,8 +59,17 @@ struct shares_by_weight {
   lanes batch;
   least_share least;
   double cap;
+  layer_share shared = layer_share::of_each_lane;
+  int to_come = 0;  ///< layers that are not there yet
 
   [[nodiscard]] KVPOLICY_HD constexpr int operator()(lane_entries const& of) const {
+    int const share = of_layer(of);
+    if (shared == layer_share::of_each_lane) return share;
+    return share / batch.heads + (of.lane.head < share % batch.heads ? 1 : 0);
+  }
+
+ private:
+  [[nodiscard]] KVPOLICY_HD constexpr int of_layer(lane_entries const& of) const {
     int const first = batch.layer_begin;
     int const layers = batch.layers();
     std::int64_t total = 0;
@@ -65,8 +82,9 @@ struct shares_by_weight {
       fewest += low(of.lane.sequence, l);
       sum += weight(of.lane.sequence, l);
     }
-    if (most <= total) return high(of.lane.sequence, of.lane.layer);
-    auto const all = static_cast<double>(total);
+    double all = static_cast<double>(total);
+    if (to_come > 0) all += to_come * (average_of(of.lane.sequence, first) - low(of.lane.sequence, first));
+    if (static_cast<double>(most) <= all) return high(of.lane.sequence, of.lane.layer);
     if (fewest >= all) return static_cast<int>(low(of.lane.sequence, of.lane.layer) + 1e-9);
     line const found = filled(of.lane.sequence, all - fewest, sum);
     auto const share = [&](int l) {
@@ -74,10 +92,10 @@ struct shares_by_weight {
       double const limit = high(of.lane.sequence, first + l);
       return x < limit ? x : limit;
     };
+    if (to_come > 0) return rounded_up(share(of.lane.layer - first));
     return by_largest_remainder(of.lane.layer - first, layers, total, share);
   }
 
- private:
   /// The share of a layer before its limit: low + slope * weight + rise.
   struct line {
     double slope = 0;
@@ -92,26 +110,34 @@ struct shares_by_weight {
     float const found = weights(lane{sequence, layer, 0});
     return found > 0 && found <= largest ? found : 0;
   }
-  /// The entries of the longest lane of a layer.
+  /// The entries of the longest lane of a layer, or of all lanes.
   [[nodiscard]] KVPOLICY_HD constexpr int entries(int sequence, int layer) const {
-    int most = 0;
+    int most = 0, all = 0;
     for (int h = 0; h < batch.heads; ++h) {
       int const count = batch.committed({sequence, layer, h});
       most = count > most ? count : most;
+      all += count;
     }
-    return most;
+    return shared == layer_share::of_all_lanes ? all : most;
   }
   [[nodiscard]] KVPOLICY_HD constexpr int average_of(int sequence, int layer) const {
-    return average(lane{sequence, layer, 0}, entries(sequence, layer));
+    if (shared == layer_share::of_each_lane) return average(lane{sequence, layer, 0}, entries(sequence, layer));
+    int all = 0;
+    for (int h = 0; h < batch.heads; ++h) {
+      lane const one{sequence, layer, h};
+      all += average(one, batch.committed(one));
+    }
+    return all;
   }
   [[nodiscard]] KVPOLICY_HD constexpr int high(int sequence, int layer) const {
     int const all = entries(sequence, layer);
-    int const share = average(lane{sequence, layer, 0}, all);
+    int const share = average_of(sequence, layer);
     return cap * share < all ? part_of(cap, share) : all;
   }
   [[nodiscard]] KVPOLICY_HD constexpr double low(int sequence, int layer) const {
     if (least.part > 0) return least.part * entries(sequence, layer);
     int const share = average_of(sequence, layer);
+    if (least.part_of_average > 0) return least.part_of_average * share;
     int const all = least.tokens < share ? least.tokens : share;
     int const limit = high(sequence, layer);
     return all < limit ? all : limit;
@@ -148,12 +174,13 @@ struct shares_by_weight {
   }
 };
 
-/// Writes the shares of all lanes. All lanes of a layer have the same.
+/// Writes the shares of all lanes.
 template <class Executor, class Weights, class Average>
 void allot_by_weight(Executor& exec, lanes const& batch, Weights const& weights, Average const& average,
-                     least_share least, double cap, by_lane<int> const& shares) {
+                     least_share least, double cap, by_lane<int> const& shares,
+                     layer_share shared = layer_share::of_each_lane, int to_come = 0) {
   using by_weight = shares_by_weight<Weights, Average>;
-  ops::map_lanes(exec, batch, by_weight{weights, average, batch, least, cap}, shares);
+  ops::map_lanes(exec, batch, by_weight{weights, average, batch, least, cap, shared, to_come}, shares);
 }
 
 inline void check_proportion(char const* call, int tokens, int least, double cap) {

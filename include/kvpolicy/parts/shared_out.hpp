@@ -126,6 +126,7 @@ struct shared_out {
   }
   [[nodiscard]] static constexpr bool differs_by_layer() { return true; }
   [[nodiscard]] constexpr bool compares_layers() const { return detail::compares_layers(by); }
+  [[nodiscard]] KVPOLICY_HD static constexpr budget_scope scope() { return detail::scope_of_shares<By>(); }
   [[nodiscard]] constexpr average_share average(lanes const& batch) const { return {tokens, {}, false, false, batch}; }
   [[nodiscard]] constexpr detail::pooled_tokens pooled(budget_scope scope, sure_part least) const {
     return {tokens, scope, least};

@@ -98,10 +98,10 @@ struct selection_rule {
     return allowed > 1 ? allowed : 1;
   }
   [[nodiscard]] KVPOLICY_HD bool triggers(int pages, int allowed) const { return pages > allowed; }
-  [[nodiscard]] KVPOLICY_HD bool picks(float score) const
+  [[nodiscard]] KVPOLICY_HD bool picks(float score, lane const& of) const
     requires threshold<Pick>
   {
-    return pick(score);
+    return detail::takes(pick, score, chooser_of(of));
   }
   [[nodiscard]] KVPOLICY_HD bool forces(entry at) const {
     if (at.ordinal == at.count - 1) return true;

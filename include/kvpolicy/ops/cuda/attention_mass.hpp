@@ -7,6 +7,7 @@
 #include <cmath>
 #include <kvpolicy/ops/cuda/attention/fma.hpp>
 #include <kvpolicy/ops/cuda/attention/mass_fragments.hpp>
+#include <kvpolicy/ops/cuda/attention/mass_of_heads.hpp>
 #include <kvpolicy/ops/cuda/attention/mass_rows.hpp>
 #include <kvpolicy/ops/cuda/attention/mma.hpp>
 #include <limits>
@@ -39,6 +40,7 @@ class mass_call {
 
   [[nodiscard]] attention_task const& task() const { return task_; }
   [[nodiscard]] bool sums_are_given() const { return given_; }
+  [[nodiscard]] bool heads_first() const { return how_.order == reduction_order::all_heads_then_rows; }
   [[nodiscard]] bool group_maximum() const { return how_.group == reduction::max; }
   [[nodiscard]] sink_of_slot sink() const {
     return {sinks_, task_.scores.lanes, task_.group, task_.on_logits, group_maximum(), logit_weight()};
@@ -50,7 +52,7 @@ class mass_call {
   /// The most rows of a query head that can be used.
   [[nodiscard]] int rows() const {
     if (task_.only_last) return task_.rows.rows < 1 ? 0 : 1;
-    int const used = task_.used.part > 0 ? task_.used.of(task_.scores.lanes.capacity) : task_.used.rows;
+    int const used = task_.used.most(task_.scores.lanes.capacity);
     return used > 0 && used < task_.rows.rows ? used : task_.rows.rows;
   }
   /// The task for rows [first, first + most) of the used ones. For statistics the heads of a row are neighbours.
@@ -80,6 +82,7 @@ class mass_call {
   /// True if rows may be split into several launches that add to the same masses.
   [[nodiscard]] bool is_additive() const {
     bool const group = task_.on_logits || task_.group == 1 || !group_maximum() || !task_.rows_apart;
+    if (heads_first()) return true;  // the rows of a launch are complete
     bool const lanes = task_.scores.lanes.size() == task_.scores.segments() || how_.lanes != reduction::max;
     return how_.rows != reduction::max && group && lanes;
   }
@@ -138,6 +141,19 @@ class mass_launches {
     for (int first = 0; first < call_.rows(); first += sums_storage::most_rows) {
       sums(first);
       masses(first, sums_storage::most_rows);
+    }
+  }
+
+  /// The same where all heads of a segment come before rows. A launch folds its rows into those before.
+  void run_heads_first() {
+    int const entries = entries_of_piece(), most = sums_storage::most_rows;
+    int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
+    known_sums const known{call_.sums_are_given(), storage_};
+    for (int first = 0; first == 0 || first < call_.rows(); first += most) {
+      if (!known.given && call_.rows() > 0) sums(first);
+      mass_reduction const how = call_.reduction_of(first > 0);
+      heads_kernel<Product> const kernel{call_.part(first, most, false), product_, known, how, pieces, entries};
+      launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);
     }
   }
 
@@ -207,7 +223,8 @@ class mass_launches {
 
 }  // namespace detail
 
-/// Two launches compute the statistics of up to 256 rows of a lane's heads; one launch computes the masses of up to
+/// Where all heads come before rows, masses take a launch for each 1024 rows, and multiply-adds. Else two launches
+/// compute the statistics of up to 256 rows of a lane's heads; one launch computes the masses of up to
 /// 1024 rows of a query head. Where `rows.lse` is given, there is one launch in all.
 ///
 /// Every mass has the same bits whatever the launch numbers. More than 1024 rows of a query head are accepted only
@@ -232,6 +249,9 @@ struct implementation<ops::compute_attention_mass_t, Backend> {
       detail::check_scratch("compute_attention_mass", exec,
                             detail::sums_storage(call.task().group, out.lanes.capacity, lanes, nullptr).bytes(lanes));
     }
+    detail::fma_product const plain{detail::reader_of(from.rows), detail::reader_of(rows),
+                                    from.rows.scales.data != nullptr};
+    if (call.heads_first()) return detail::mass_launches(exec, call, plain).run_heads_first();
     if (rows.rows > 0 && call.is_plain_sum()) {
       bool const done = run_fragments<codec::bf16, 2>(exec, call) || run_fragments<codec::f16, 2>(exec, call) ||
                         run_fragments<codec::bf16, 4>(exec, call) || run_fragments<codec::f16, 4>(exec, call);
@@ -240,10 +260,7 @@ struct implementation<ops::compute_attention_mass_t, Backend> {
     if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
       detail::mass_launches(exec, call, tensor_product(exec.config(), call)).run();
     } else {
-      detail::mass_launches(
-          exec, call,
-          detail::fma_product{detail::reader_of(from.rows), detail::reader_of(rows), from.rows.scales.data != nullptr})
-          .run();
+      detail::mass_launches(exec, call, plain).run();
     }
   }
 

@@ -67,7 +67,7 @@ struct count_picked_kernel {
     [[nodiscard]] KVPOLICY_HD bool operator()(int ordinal) const {
       float const score = keys.score[ordinal];
       bool const forced = keys.is_forced(ordinal);
-      bool const stays = all || forced || keys.rule.picks(score);
+      bool const stays = all || forced || picks_score(keys.rule, score, keys.about.lane);
       kept += stays ? 1 : 0;
       nan += !forced && radix_key(score) == nan_key ? 1 : 0;
       return stays;

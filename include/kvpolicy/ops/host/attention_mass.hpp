@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/host/attention/lane_heads.hpp>
 #include <kvpolicy/ops/host/attention/lane_mass.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <limits>
+#include <string>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -20,6 +22,7 @@ struct implementation<ops::compute_attention_mass_t, host> {
       detail::check_sinks("compute_attention_mass", "keys.logits", from.logits.sinks, out.lanes, rows.heads);
     int const lanes_per_segment = out.lanes.size() / out.segments();
     task const all{exec, from, rows, how, out, lanes_per_segment};
+    if (how.order == reduction_order::all_heads_then_rows) return heads_first(all);
     if (how.domain == key_domain::candidates) clear_tails(out);
     if (lanes_per_segment > 1 && out.segments() < exec.threads()) {
       for (int segment = 0; segment < out.segments(); ++segment) compute_on_all_workers(all, segment);
@@ -68,6 +71,32 @@ struct implementation<ops::compute_attention_mass_t, host> {
       for (int e = begin; e < end; ++e) detail::fold(row[e], mass[e], lanes, i == 0 && !how.accumulate);
     }
   };
+
+  /// A worker computes some rows of all lanes of a segment, then the next ones.
+  static void heads_first(task const& all) {
+    int const lanes = all.lanes_per_segment;
+    bool const mean_of_heads = all.how.group == reduction::mean && all.rows.rows > 0;
+    int const heads = mean_of_heads ? lanes * (all.rows.heads / all.out.lanes.heads) : 1;
+    all.exec.for_each(all.out.segments(), [&](int segment, int worker) {
+      auto const lane = [&](int i) {
+        return detail::lane_heads(all.exec, all.from, all.rows, all.how, all.out, all.lane(segment, i),
+                                  all.exec.scratch(worker));
+      };
+      detail::lane_heads whole = lane(0);  // the lanes have the same memory
+      int const rows = whole.rows();
+      whole.clear();
+      for (int first = 0; first < rows; first += detail::lane_heads::rows_at_once) {
+        for (int i = 0; i < lanes; ++i) {
+          detail::lane_heads one = lane(i);
+          expects(one.rows() == rows, "compute_attention_mass", "queries.rows", one.rows(),
+                  [&] { return "a lane that decides with this one has " + std::to_string(rows); });
+          one.take(all.how.rows, first, i == 0, i + 1 == lanes);
+        }
+      }
+      whole.divide(heads * (all.how.rows == reduction::mean && rows > 0 ? rows : 1));
+      std::copy_n(whole.mass(), all.out.lanes.committed(all.lane(segment, 0)), all.out.row(segment));
+    });
+  }
 
   /// One worker computes all lanes of a segment.
   static void compute_on_one_worker(task const& all, int segment, int worker) {

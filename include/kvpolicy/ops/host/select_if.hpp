@@ -44,7 +44,7 @@ template <class Rule>
   int e = 0;
   for (; e + step <= from.count; e += step) {
     float const* const score = from.score + e;
-    for (int i = 0; i < step; ++i) mark[i] = call.picks(score[i]) ? -1 : 0;
+    for (int i = 0; i < step; ++i) mark[i] = picks_score(call, score[i], from.of) ? -1 : 0;
     if constexpr (!visits_forced<Rule>) {
       int const* const position = from.position + e;
       for (int i = 0; i < step; ++i) {
@@ -63,7 +63,7 @@ template <class Rule>
   for (std::uint32_t word = 0; e < from.count; ++e) {
     bool stays = false;
     if constexpr (!visits_forced<Rule>) stays = call.forces(entry{from.of, e, from.count, from.position[e], 0});
-    stays = stays || call.picks(from.score[e]);
+    stays = stays || picks_score(call, from.score[e], from.of);
     found.nan += !stays && from.score[e] != from.score[e] ? 1 : 0;
     found.kept += stays ? 1 : 0;
     word |= (stays ? 1u : 0u) << (e & 31);

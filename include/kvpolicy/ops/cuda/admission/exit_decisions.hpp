@@ -126,7 +126,7 @@ struct decide_exits_kernel {
       float const now = score(0.0f, entry{keys.about.lane, ordinal, keys.count(), keys.position[ordinal], 0});
       scores.rows.row(keys.about.lane)[ordinal] = now;
       bool const forced = keys.is_forced(ordinal);
-      stays = all || forced || rule.picks(now);
+      stays = all || forced || picks_score(rule, now, keys.about.lane);
       is_nan = !forced && radix_key(now) == nan_key;
     }
     return {block.ballot(stays), block.ballot(is_nan)};

@@ -55,13 +55,6 @@ class lane_mass : lane_probabilities {
     return std::nullopt;
   }
 
-  /// Reduces a block's rows, and writes the result to `out`, or combines it with `out` if `grow`.
-  void reduce(row_block& block, float* values, reduction how, bool grow, float* out) {
-    for_each_stretch(block, values, [&](block_view const& view) {
-      block.softmax->reduce(view, how == reduction::max, grow, out + view.first);
-    });
-  }
-
   /// Reduces all rows with one operation, block by block.
   void reduce_in_any_order(reduction how) {
     int const all = count_ * group_;

@@ -158,6 +158,13 @@ class lane_probabilities : protected rows_that_see {
     });
   }
 
+  /// Reduces a block's rows, and writes the result to `out`, or combines it with `out` if `grow`.
+  void reduce(row_block& block, float* values, reduction how, bool grow, float* out) {
+    for_each_stretch(block, values, [&](block_view const& view) {
+      block.softmax->reduce(view, how == reduction::max, grow, out + view.first);
+    });
+  }
+
   /// A block of at most so many rows. Beside one of 16 there is memory for as many rows of the group.
   [[nodiscard]] row_block first_block(int most = 16) {
     row_block block = products_.block_storage(0);
@@ -169,8 +176,8 @@ class lane_probabilities : protected rows_that_see {
   [[nodiscard]] float* memory_behind() { return logits_ + 16 * static_cast<std::ptrdiff_t>(entries_); }
 
   /// Reduces the heads of rows [first, first + count): their logits, or their probabilities. The result is behind the
-  /// memory of a block.
-  float* combine_heads(row_block& block, int first, int count) {
+  /// memory of a block. If `grow`, it is reduced with what is there.
+  float* combine_heads(row_block& block, int first, int count, bool grow = false) {
     float* const combined = memory_behind();
     for (int h = 0; h < group_; ++h) {
       int const row = h * count_ + first;
@@ -178,7 +185,7 @@ class lane_probabilities : protected rows_that_see {
                                                      : probabilities(block, row, count, logits_);
       for_each_stretch(block, logits_, [&](block_view const& view) {
         float* const into = combined + static_cast<std::ptrdiff_t>(view.first) * block.rows;
-        block.softmax->gather_head(view, how_.group == reduction::max, h > 0, into);
+        block.softmax->gather_head(view, how_.group == reduction::max, grow || h > 0, into);
       });
     }
     scale_all(1);

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Computes attention masses where all query heads of the lanes of a segment are reduced before the rows.
+#pragma once
+
+#include <kvpolicy/ops/cuda/attention/mass_rows.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// One block for each piece of a segment. It handles tile after tile of entries, a few rows of all lanes at a time; the
+/// same thread always has the same entries. The heads of a row are neighbours in `task`, and `how` adds to the masses
+/// of a launch before if it accumulates.
+template <class Product>
+struct heads_kernel {
+  static constexpr int most_rows = 8;  ///< of which the heads are reduced at a time
+
+  attention_task task;
+  Product product;
+  known_sums sums;
+  mass_reduction how;
+  int pieces;
+  int entries;  ///< entries of a piece, a multiple of tile_entries
+
+  [[nodiscard]] static std::size_t shared(Product const& product) {
+    return attention_storage::bytes() + shared_arena::bytes_of_piece<float>(most_rows * tile_entries) +
+           shared_arena::bytes_of_piece<float>(tile_entries) + product.bytes();
+  }
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    score_view const& out = task.scores;
+    int const segment = block.index() / pieces, begin = block.index() % pieces * entries;
+    int const together = out.lanes.size() / out.segments();
+    int const first = first_lane(out.lanes, out.decides, segment);
+    shared_arena arena(block);
+    storage const tile(arena, task.scaled());
+    used_rows const used = used_rows_of(block, task, out.lanes.at(first));
+    int const end = begin + entries < used.entries ? begin + entries : used.entries;
+    for (int e = begin; e < end; e += tile_entries) {
+      for (int k = block.thread(); k < tile_entries; k += block.threads()) tile.total[k] = 0;
+      for (int row = 0; row < used.count; row += rows_at_once()) {
+        int const rows = used.count - row < rows_at_once() ? used.count - row : rows_at_once();
+        for (int i = 0; i < together; ++i)
+          add_lane(block, arena, tile, out.lanes.at(first + i), {e, end, row, rows}, i);
+        for (int k = block.thread(); k < tile_entries; k += block.threads()) {
+          for (int r = 0; r < rows; ++r)
+            fold_into(tile.total[k], tile.heads[r * tile_entries + k], how.rows_maximum, false);
+        }
+      }
+      for (int k = block.thread(); k < tile_entries && e + k < end; k += block.threads())
+        put(tile.total[k], used, together, out.row(segment)[e + k]);
+    }
+  }
+
+ private:
+  struct storage : attention_storage {
+    float* heads;  ///< [most_rows][tile_entries]: rows of which some lanes are reduced
+    float* total;  ///< [tile_entries]: the rows before
+
+    KVPOLICY_HD storage(shared_arena& arena, bool scaled)
+        : attention_storage(arena, scaled),
+          heads(arena.take<float>(most_rows * tile_entries)),
+          total(arena.take<float>(tile_entries)) {}
+  };
+  struct part {
+    int begin, end;  ///< entries
+    int row, rows;
+  };
+
+  [[nodiscard]] KVPOLICY_HD int rows_at_once() const {
+    int const fit = tile_rows / task.group;
+    return fit < 1 ? 1 : fit < most_rows ? fit : most_rows;
+  }
+
+  /// Reduces the heads of a lane, the i-th of its segment, with those of the lanes before.
+  template <class Block>
+  KVPOLICY_HD void add_lane(Block& block, shared_arena const& arena, storage const& tile, lane one, part const& of,
+                            int i) const {
+    used_rows const used = used_rows_of(block, task, one);
+    int const last = (of.row + of.rows) * task.group;
+    block.sync();
+    product.prepare(block, task, used, one, arena, used.count * task.group);
+    tile.take_entries(block, task, used, one, of.begin, of.end);
+    for (int base = of.row * task.group; base < last; base += tile_rows) {
+      int const count = last - base < tile_rows ? last - base : tile_rows;
+      block.sync();
+      tile.take_rows(block, task, used, one, base, count, sums);
+      product.run(block, task, used, one, tile, arena, base, count);
+      block.sync();
+      tile.apply_cap(block, task, count);
+      for (int e = block.thread(); e < tile_entries; e += block.threads()) {
+        for (int k = 0; k < count; ++k) {
+          int const row = (base + k) / task.group - of.row;
+          bool const is_first = i == 0 && (base + k) % task.group == 0;
+          float const p = probability(tile, k, e, tile.logits[k * tile_pitch + e] * tile.scale[k]);
+          fold_into(tile.heads[row * tile_entries + e], p, how.group_maximum, is_first);
+        }
+      }
+    }
+  }
+
+  /// Writes the mass of an entry, or folds it into that of the rows of a launch before.
+  KVPOLICY_HD void put(float total, used_rows const& used, int lanes, float& to) const {
+    bool const mean_of_heads = how.divide_by > 1 || how.lanes_divide_by > 1;
+    int const shares = (mean_of_heads ? task.group * lanes : 1) * (how.mean_rows && used.all > 0 ? used.all : 1);
+    float const mass = shares > 1 ? total / static_cast<float>(shares) : total;
+    fold_into(to, mass, how.rows_maximum, !how.accumulate);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail
