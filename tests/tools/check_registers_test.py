@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests/cuda/check_registers.py says of made-up words of ptxas, and of a made-up compiler."""
 
+import json
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
 
 SCRIPT = pathlib.Path(__file__).parents[1] / "cuda" / "check_registers.py"
+sys.path.insert(0, str(SCRIPT.parent))
+import check_registers  # noqa: E402
+
 KERNEL = "_ZN8kvpolicy6detail10run_kernelINS0_5plainENS_14static_threadsILi{threads}EEEJLi900EEEEvT_"
 
 
@@ -17,6 +22,15 @@ def words(registers, spills=0, threads=256, name=KERNEL):
             f"ptxas info    : Function properties for {name}\n"
             f"    {spills} bytes stack frame, {spills} bytes spill stores, {spills} bytes spill loads\n"
             f"ptxas info    : Used {registers} registers, used 1 barriers\n")
+
+
+def cubin(name, size):
+    """An ELF file of two sections: the names, and a kernel's code of so many bytes, which is left out."""
+    names = b"\0.shstrtab\0.text." + name.encode() + b"\0"
+    head = b"\x7fELF" + bytes(36) + struct.pack("<Q", 64) + bytes(10) + struct.pack("<HHH", 64, 2, 0)
+    sections = struct.pack("<IIQQQQ", 1, 3, 0, 0, 192, len(names)) + bytes(24)
+    sections += struct.pack("<IIQQQQ", 11, 1, 0, 0, 0, size) + bytes(24)
+    return head + sections + names
 
 
 class Registers(unittest.TestCase):
@@ -47,6 +61,30 @@ class Registers(unittest.TestCase):
 
     def test_no_kernel_is_an_error(self):
         self.assertEqual(self.read("ptxas info    : 0 bytes gmem\n").returncode, 1)
+
+    SELECTION = ("_ZN8kvpolicy2v06detail10run_kernelINS1_13select_kernelINS1_13decision_ruleINS0_7nothingES4_EELNS1_"
+                 "7selectsE0EEENS0_14static_threadsILi{threads}EEEJLi900EEEEvT_")
+
+    def test_as_many_blocks_as_the_limits_say_must_fit(self):
+        good = self.read(words(80, name=self.SELECTION))
+        self.assertEqual(good.returncode, 0, good.stderr)
+        self.assertIn("limits of 1 kernels", good.stdout)
+        bad = self.read(words(81, name=self.SELECTION))
+        self.assertEqual(bad.returncode, 1)
+        self.assertIn("2 blocks on a multiprocessor, but 3 must fit (top_k of 288 lanes", bad.stderr)
+
+    def test_bytes_of_code_are_read_from_a_cubin_and_judged(self):
+        name = self.SELECTION.format(threads=256)
+        for size, complaints in ((73728, 0), (73729, 1)):
+            sizes = check_registers.code_sizes(cubin(name, size))
+            self.assertEqual(sizes, {name: size})
+            limits = json.loads(check_registers.LIMITS.read_text(encoding="utf-8"))
+            self.assertEqual(len(list(check_registers.too_much_code(sizes, limits))), complaints)
+
+    def test_shared_memory_and_threads_limit_blocks_too(self):
+        self.assertEqual(check_registers.fitting(32, 256, 0), 8)
+        self.assertEqual(check_registers.fitting(32, 256, 227 * 1024), 1)
+        self.assertEqual(check_registers.fitting(84, 256, 0), 2)
 
     def run_compiler(self, text, status=0):
         program = f"import sys; sys.stderr.write({text!r}); sys.exit({status})"
