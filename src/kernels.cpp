@@ -13,6 +13,7 @@
 #include <kvpolicy/ops/host/kernels/residual.hpp>
 #include <kvpolicy/ops/host/kernels/rope.hpp>
 #include <kvpolicy/ops/host/kernels/row_pools.hpp>
+#include <kvpolicy/ops/host/kernels/row_sums.hpp>
 #include <kvpolicy/ops/host/kernels/select.hpp>
 #include <kvpolicy/ops/host/kernels/slots.hpp>
 #include <kvpolicy/ops/host/kernels/softmax.hpp>
@@ -23,9 +24,9 @@
 namespace KVPOLICY_NAMESPACE::detail {
 
 [[gnu::used]] auto const kernels_of_the_host = std::tuple{
-    &bounds_of_isa, &element_rows_of_isa, &gates_of_isa,    &listing_of_isa,   &logits_of_isa,    &lowest_of_isa,
-    &norms_of_isa,  &pool_of_isa,         &residual_of_isa, &rope_of_isa,      &row_pools_of_isa, &select_of_isa,
-    &slots_of_isa,  &softmax_of_isa,      &spread_of_isa,   &transpose_of_isa,
+    &bounds_of_isa, &element_rows_of_isa, &gates_of_isa,    &listing_of_isa, &logits_of_isa,    &lowest_of_isa,
+    &norms_of_isa,  &pool_of_isa,         &residual_of_isa, &rope_of_isa,    &row_pools_of_isa, &row_sums_of_isa,
+    &select_of_isa, &slots_of_isa,        &softmax_of_isa,  &spread_of_isa,  &transpose_of_isa,
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

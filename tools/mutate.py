@@ -129,6 +129,7 @@ COVER = [
     ("ops/host/kernels/norms*.hpp", "ops/golden/passes ops/row_norm"),
     ("ops/host/kernels/listing*.hpp", "ops/golden/passes ops/listed_kernels"),
     ("ops/host/kernels/row_pools*.hpp", "device/pooled_attention"),
+    ("ops/host/kernels/row_sums*.hpp", "ops/projected_norm device/attention_moments"),
     ("ops/host/kernels/spread*.hpp", "ops/lag_spread"),
     ("ops/host/kernels/element_rows*.hpp", "ops/golden/rows ops/listed_kernels ops/mean_row"),
     ("ops/host/kernels/transpose*.hpp", "ops/golden/rows ops/listed_kernels ops/append_column"),

@@ -6,6 +6,7 @@
 #include <kvpolicy/ops/attention_moments.hpp>
 #include <kvpolicy/ops/host/attention/lane_probabilities.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/row_sums.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -17,9 +18,10 @@ class lane_moments : lane_probabilities {
 
   /// Computes moments over the rows of the probabilities of each entry before the rows. Sums stand where the scores
   /// will, and those of squares where a mass would.
-  void compute(entry_moments const& to) {
+  void compute(isa level, entry_moments const& to) {
     float* const squares = entry_numbers();
     row_block block = first_block(most_rows);
+    block_row_sums const& sums = row_sums_of_isa[level][block.rows];
     int const entries = count_ > 0 ? before_rows() : 0;
     if (!to.accumulate) std::fill_n(to.entropy, entries_, 0.0f);
     for (int r = 0; r < count_; r += block.rows) {
@@ -28,7 +30,7 @@ class lane_moments : lane_probabilities {
         view.count = std::min(view.count, entries - view.first);
         if (view.count <= 0) return;
         int const e = view.first;
-        block.softmax->moments(view, r > 0, to.score + e, squares + e, to.entropy + e);
+        sums.moments(view, r > 0, to.score + e, squares + e, to.entropy + e);
       });
     }
     for (int e = 0; e < entries; ++e) to.put(e, count_, to.score[e], squares[e]);
@@ -55,7 +57,8 @@ struct implementation<ops::attention_moments_t, host> {
     exec.for_each(out.segments(), [&](int segment, int worker) {
       lane const one = out.lane_of(segment);
       detail::lane_moments made(exec, those, some, options, out, one, exec.scratch(worker));
-      made.compute({out.row(segment), to.variance.row(one), to.entropy.row(one), how.gamma, how.accumulate});
+      made.compute(exec.simd_level(),
+                   {out.row(segment), to.variance.row(one), to.entropy.row(one), how.gamma, how.accumulate});
     });
   }
 };

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <kvpolicy/ops/host/attention/lane_logits.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kernels/row_sums.hpp>
 #include <kvpolicy/ops/projected_norm.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -67,13 +68,14 @@ class projected_lane {
       one.set_rows(products_.simd_level(), size);
       products_.pack(one, b / parts * width_ + b % parts * size, rows_of(b, size, parts));
     }
+    block_row_sums const& sums = row_sums_of_isa[products_.simd_level()][size];
     lane_logits::amx_registers const registers = products_.acquire(block[0]);
     for (int e = 0; e < entries_; e += keys_of_a_tile) {
       int const tile = products_.load_tile(e, entries_);
       for (int b = first; b < last; ++b) {
         row_block const& one = block[b - first];
         products_.multiply_tile(one, tile, made_);
-        one.softmax->add_norms(made_, tile, rows_of(b, size, parts), squares_, of_head_ + e);
+        sums.add_norms(made_, tile, rows_of(b, size, parts), squares_, of_head_ + e);
         if ((b + 1) % parts == 0) end_head(e, tile);
       }
     }

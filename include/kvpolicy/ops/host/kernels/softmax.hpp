@@ -59,11 +59,6 @@ struct block_softmax {
   void (*reduce)(block_view const& block, bool maximum, bool grow, float* out);
   /// Overwrites into[e][r] with a head's probabilities, or combines it with them by sum or maximum if `grow`.
   void (*gather_head)(block_view const& block, bool maximum, bool grow, float* into);
-  /// Overwrites sum[e] with the sum of the rows' probabilities of an entry and squares[e] with that of their squares,
-  /// or adds to what is there if `grow`, and adds that of -p ln(p + 1e-10) to entropy[e].
-  void (*moments)(block_view const& block, bool grow, float* sum, float* squares, float* entropy);
-  /// Adds to out[e] what the first `rows` values of an entry sum to, of their absolute values or of their squares.
-  void (*add_norms)(float const* values, int count, int rows, bool squares, float* out);
 };
 using softmax_kernels = by_rows<block_softmax>;
 
