@@ -60,6 +60,7 @@ void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& rows, kv
   decide(exec, kv::eviction{.score = by_blocks, .budget = kv::unlimited{}, .pick = kv::lowest{}}, cache, in);
   decide(exec, kv::eviction{.score = kv::snapkv{}, .budget = kv::per_layer{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::trim_kv{}, .budget = kv::per_lane{16}, .pick = kv::at_least{0.5f}}, cache, in);
+  decide(exec, kv::eviction{.score = kv::trim_kv{}, .budget = kv::per_lane{16}, .pick = kv::lowest_one{}}, cache, in);
   decide(exec, kv::eviction{.score = kv::cake{}, .budget = kv::shared_out<kv::moments>{.tokens = 16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::finch{}, .budget = kv::shared_out<kv::hits>{.tokens = 16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::snapkv{}, .budget = kv::shared_out<kv::pooled_share>{.tokens = 16}}, cache,

@@ -76,7 +76,8 @@ def too_few_blocks(found, limits):
         for limit in limits_of(name, limits) if arch == "sm_90" and threads else []:
             blocks = fitting(registers, threads, limit.get("shared", 0))
             if blocks < limit.get("blocks", 0):
-                yield f"{arch}: {blocks} blocks on a multiprocessor, but {limit['blocks']} must fit ({limit['what']}): {name}"
+                must = f"but {limit['blocks']} must fit ({limit['what']})"
+                yield f"{arch}: {blocks} blocks on a multiprocessor, {must}: {name}"
 
 
 def too_much_code(sizes, limits):

@@ -93,7 +93,7 @@ struct argmin_kernel {
     return packed_result::of(mine.ordinal + 1, mine.nan, true, unobserved);
   }
 
-  static constexpr int at_once = 4;
+  static constexpr int at_once = 8;
 
   /// Takes entry `first` and those a block of threads apart, up to the last competitor. They are loaded together: in
   /// place of an entry after the last, the last is. In lanes in order no position is read, unless it is the key.
@@ -122,6 +122,12 @@ struct argmin_kernel {
   }
 };
 
+/// The threads of its blocks: three such blocks fit on a multiprocessor.
+template <class Executor>
+[[nodiscard]] auto argmin_threads(Executor& exec) {
+  return at_most<256>(exec.threads().segment);
+}
+
 }  // namespace detail
 
 /// Takes one launch. The result does not depend on the number of threads.
@@ -134,7 +140,7 @@ struct implementation<ops::argmin_t, Backend> {
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using kernel = detail::argmin_kernel<Rule>;
     detail::check_same_tokens(exec, scores);
-    exec.launch(launch_shape{scores.segments(), exec.threads().segment, detail::counting_storage::bytes()},
+    exec.launch(launch_shape{scores.segments(), detail::argmin_threads(exec), detail::counting_storage::bytes()},
                 kernel{scores, rule, keep, exec.faults(), exec.tickets()});
   }
 };
@@ -146,7 +152,7 @@ struct implementation<ops::argmin_of_t, Backend> {
   template <class Executor, class Function, class Rule>
   static void run(Executor& exec, score_view const& scores, Function const& f, Rule const& rule, keep_set const& keep) {
     if constexpr (detail::ascends_in_position<Function>) {
-      exec.launch(launch_shape{scores.segments(), exec.threads().segment, detail::counting_storage::bytes()},
+      exec.launch(launch_shape{scores.segments(), detail::argmin_threads(exec), detail::counting_storage::bytes()},
                   detail::argmin_kernel<Rule, true>{scores, rule, keep, exec.faults(), exec.tickets()});
     } else {
       ops::map(exec, scores, f);
