@@ -200,6 +200,20 @@ inline void refuse_selection_part(spec_part const& from, known_parts const& know
   refuse_spec(from.column, from.name, accepted("a selection has the parts", names, from.name));
 }
 
+/// Reads a pick of pages, and is false if the part is none.
+inline bool read_page_pick(any_pick& pick, spec_part const& from, known_parts const& known) {
+  if (from.name == top::name) {
+    pick = read_part<top>(from);
+  } else if (from.name == at_least::name) {
+    pick = read_part<at_least>(from, {.unbounded = true});
+  } else if (from.name == at_least_table::name) {
+    pick = read_thresholds(from, known);
+  } else {
+    return read_own(known.picks, from, pick);
+  }
+  return true;
+}
+
 /// Reads a selection by a scorer from the parts of its section.
 template <executor Executor>
 basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts,
@@ -223,16 +237,7 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
     } else if (from.name == "inherit") {
       once(inherit, from);
       made.inherit = read_part<inherit_argument>(from).layers;
-    } else if (from.name == top::name) {
-      once(pick, from);
-      made.pick = read_part<top>(from);
-    } else if (from.name == at_least::name) {
-      once(pick, from);
-      made.pick = read_part<at_least>(from, {.unbounded = true});
-    } else if (from.name == at_least_table::name) {
-      once(pick, from);
-      made.pick = read_thresholds(from, known);
-    } else if (read_own(known.picks, from, made.pick)) {
+    } else if (read_page_pick(made.pick, from, known)) {
       once(pick, from);
     } else if (!add_protection(made.protect, from, shipped_only)) {
       refuse_selection_part(from, known);

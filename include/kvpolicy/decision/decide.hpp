@@ -111,6 +111,17 @@ float* spare_behind_scorer(Policy const& policy, score_view const& scores, shape
   return scores.spare + std::int64_t{spare_rows(policy.score, scores.lanes, model)} * scores.lanes.capacity;
 }
 
+/// Scores the entries that compete under a rule, for a scorer that ranks candidates: the scores of others are -inf.
+template <executor Executor, class Policy, class SignalSet, class Rule>
+void score_candidates(Executor& exec, resolved<Policy> const& of, SignalSet const& all_signals, Rule const& rule,
+                      score_view const& scores) {
+  if constexpr (may_rank_candidates<score_of<Policy>>) {
+    if (!of.scorer.ranks_candidates) return;
+    ops::map(exec, scores, zero_if_candidate{rule});
+    of.policy.score.score(exec, all_signals, scores);
+  }
+}
+
 /// Decides, after the caller has checked everything but the data in memory. `epochs` are those of the state, which
 /// `apply` will compare.
 ///
@@ -145,12 +156,7 @@ void decide_checked(Executor& exec, resolved<Policy> const& of, SignalSet all_si
   float* const spare = spare_behind_scorer(policy, scores, model);
   auto const limit = allotted(exec, usual, all_signals, scores, into.shares(), spare, keep_under);
   with_rule(policy, all_signals, limit, [&](auto const& rule) {
-    if constexpr (may_rank_candidates<score_type>) {
-      if (of.scorer.ranks_candidates) {
-        ops::map(exec, scores, zero_if_candidate{rule});
-        policy.score.score(exec, all_signals, scores);
-      }
-    }
+    score_candidates(exec, of, all_signals, rule, scores);
     if (!by_entry || !dropped_by_entry(exec, policy.score, all_signals, rule, scores, keep)) {
       pick_by_rule(exec, of, all_signals, rule, scores, into, keep);
     }
