@@ -114,6 +114,11 @@ def test_a_prompt_is_repeated_in_chunks():
     assert [(one.begin, one.end) for one in made] == [(2, 5), (5, 8), (8, 10)]
 
 
+def test_a_prompt_that_is_only_the_begin_of_a_chat_is_refused():
+    with pytest.raises(ValueError, match="prompt = 2 tokens, but the first 2 are what a chat begins with"):
+        Repeated([1], [2], [3], skipped=2)([10, 11])
+
+
 class Failing(Exception):
     pass
 

@@ -122,6 +122,7 @@ def test_presses_are_equal_if_all_their_parameters_are():
     (lambda: KVComposePress(agg_head="max").policy(), "KVComposePress: agg_head = max, but layers are compared by the mean over their heads"),
     (lambda: KVComposePress(keep_token_lower_bound=3).policy(), "KVComposePress: keep_token_lower_bound = 3, but it is one of heads that keep unequal numbers: structured=False"),
     (lambda: ExpectedAttentionStatsPress(0.5)(None), "ExpectedAttentionStatsPress: stats_folder = None, but without mu and cov they are read from there, and none are downloaded"),
+    (lambda: ExpectedAttentionStatsPress(0.5, stats_folder="x", mu=1, cov=1).given(None), "ExpectedAttentionStatsPress: mu = given, but the file of stats_folder has the mean and the covariance"),
     (lambda: ExpectedAttentionStatsPress(0.5, stats_folder="nowhere").given(None), "ExpectedAttentionStatsPress: stats_folder = nowhere, but it has a file model.safetensors"),
     (lambda: DMSPress(SnapKVPress(), 0.1), "DMSPress: press = SnapKVPress, but a threshold asks about each entry by itself"),
     (lambda: DMSPress(KnormPress()).policy(), "DMSPress: threshold = None, but entries that score below it are dropped"),

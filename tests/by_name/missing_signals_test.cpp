@@ -102,6 +102,7 @@ kv::registry known() {
   static std::vector<float> const thresholds(8, 0.5f);
   all.table("thresholds", kv::rows_of_heads{{thresholds.data(), 0, 4, 2}, 2});
   all.table("voters", kv::rows_of_heads{{thresholds.data(), 0, 4, 2}, 2});
+  all.table("drift", kv::by_lane<float const>{thresholds.data(), 0, 2, 1});
   static std::vector<int> const classes(64, 0);
   all.table("token_class", kv::by_lane<int const>{classes.data()});
   return all;
@@ -124,6 +125,7 @@ std::vector<std::string> every_spec() {
     if (spec == "neural_gc") spec += "(block=4, every=1)";
     if (spec == "lag_kv") spec += "(lag=2, sinks=1)";
     if (spec == "simlayer_kv" || spec == "lazy_layers") spec += "(threshold=0, initial=1, recent=2)";
+    if (spec == "mp_cache_prompt" || spec == "peak_attention") spec += "(threshold=0.9)";
     if (spec == "openvino") spec += "(start=2, recent=4, block=4)";
     if (spec == "pyramid_infer") spec += "(rows=0, first=0.5, least=1, sinks=0)";
     std::string const frozen = spec + " | frozen | budget(6)";
@@ -177,7 +179,8 @@ TEST_SUITE("printed: missing signals") {
       bool const records = !std::get<0>(policy.score.recorders()).signals().empty();
       bool const drops = plan.report().triggered > 0;
       // A layer that nobody observed keeps everything, and where all entries are forced, they are all the shares.
-      bool const is_window = records && policy.budget.by == kv::sharing::allotted;
+      bool const by_scores = policy.budget.by == kv::sharing::allotted && policy.scope() == kv::budget_scope::lane;
+      bool const is_window = records && by_scores;
       bool const keeps_all = spec.starts_with("simlayer_kv") || spec.starts_with("fastgen") || is_window;
       CHECK(drops == (spec != "full" && !keeps_all));
       CHECK(plan.report().unobserved == (records ? plan.report().triggered : 0));

@@ -62,6 +62,7 @@ kv::registry with_mine() {
   known.table("q_filters", kv::rows_of_heads{{importance, 0, 0, 0}, 2});
   known.table("thresholds", kv::rows_of_heads{{importance, 0, 0, 0}, 2});
   known.table("voters", kv::rows_of_heads{{importance, 0, 0, 0}, 2});
+  known.table("drift", kv::by_lane<float const>{importance, 0, 1, 0});
   known.table("importance", kv::by_lane<float const>{importance, 0, 1, 0});
   return known;
 }
@@ -203,7 +204,8 @@ TEST_SUITE("by_name/systems") {
       kv::any_policy const policy = known.parse(spec);
       REQUIRE(known.parse(printed) == policy);
       REQUIRE(kv::to_string(known.parse(printed)) == printed);
-      REQUIRE((policy.budget.by == kv::sharing::fixed || policy.scope() == kv::budget_scope::lane));
+      bool const pools = policy.budget.by == kv::sharing::allotted && policy.budget.sharer.shared_by() == policy.scope();
+      REQUIRE((policy.budget.by == kv::sharing::fixed || policy.scope() == kv::budget_scope::lane || pools));
       // What the user says is there: no system replaces it.
       for (std::string const& said : what_is_said) {
         if (spec.find(said) == std::string::npos) continue;

@@ -106,8 +106,8 @@ TEST_SUITE("device/heads_first") {
     mock_options shape{.model = {.layers = 2, .query_heads = 6, .kv_heads = 2, .head_dim = 4}, .bound = 60};
     shape.shared_entries = true;
     mock_cache cache(shape);
-    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), up_to(60));
     fill(cache, false);
+    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), up_to(60));
     mock_queries queries(cache, kv::codec::f32, 1030, 1030);
     fill(queries, cache, content::smooth);
     for (int r = 0; r < 1030; ++r) queries.set_position(0, r, r * 60 / 1030);
@@ -122,6 +122,7 @@ TEST_SUITE("device/heads_first") {
         return found_by(exec, cache, kv::keys_of(cache.view()), queries.view(), how, kv::granularity::layer);
       };
       auto const found = masses(small);
+      CHECK(*std::max_element(found.begin(), found.end()) > 0);
       CHECK(masses_alike(found, masses(host), 1e-4f));
       CHECK(masses(large) == found);
     }
@@ -131,20 +132,23 @@ TEST_SUITE("device/heads_first") {
     mock_options shape{.model = {.layers = 1, .query_heads = 4, .kv_heads = 2, .head_dim = 4}, .bound = 20};
     shape.shared_entries = true;
     mock_cache cache(shape);
-    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), up_to(20));
     fill(cache, false);
+    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), up_to(20));
     mock_queries queries(cache, kv::codec::f32, 5, 5);
-    fill_current(queries, cache, content::smooth);
+    fill(queries, cache, content::smooth);
+    for (int r = 0; r < 5; ++r) queries.set_position(0, r, 15 + r);
     kv::attention_mass_options how{.rows = kv::reduction::max,
                                    .group = kv::reduction::mean,
                                    .order = kv::reduction_order::all_heads_then_rows,
                                    .lanes = kv::reduction::mean};
+    kv::attention_mass_options const plain = how;
     kv::host_executor host;
     device_executor device;
     auto const masses = [&](auto& exec) {
       return found_by(exec, cache, kv::keys_of(cache.view()), queries.view(), how, kv::granularity::layer);
     };
     auto const computed = masses(host);
+    CHECK(*std::max_element(computed.begin(), computed.end()) > 0);
     give_lse(cache, queries, [&](kv::lane one) { return reference_lane(cache, queries, one); });
     CHECK(masses_alike(masses(host), computed, 1e-4f));
     CHECK(masses_alike(masses(device), computed, 1e-4f));
@@ -161,5 +165,17 @@ TEST_SUITE("device/heads_first") {
     how.long_part = 1.5;
     CHECK(error_of([&] { masses(device); }) ==
           "compute_attention_mass: long_part = 1.5, but a part of the entries, 0 to 1");
+    static int const valid[] = {5, 3};
+    kv::query_view unequal = queries.view();
+    unequal.lse = {};
+    unequal.valid_rows = {valid, 0, 0, 1};
+    auto const unequal_masses = [&](auto& exec) {
+      static_cast<void>(found_by(exec, cache, kv::keys_of(cache.view()), unequal, plain, kv::granularity::layer));
+      if constexpr (requires { exec.check(); }) exec.check();
+    };
+    CHECK(error_of([&] { unequal_masses(host); }) ==
+          "compute_attention_mass: queries.rows = 3, but a lane that decides with this one has 5");
+    CHECK(error_of([&] { unequal_masses(device); }) ==
+          "compute_attention_mass: queries.rows (1) = 3, but lanes that decide together have equally many");
   }
 }

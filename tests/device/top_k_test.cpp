@@ -245,6 +245,22 @@ TEST_SUITE("device/top_k") {
     holds("few long lanes, runs", rounds(100), [&] { any_slices(true); });
   }
 
+  TEST_CASE("lanes that are shorter than their cluster is wide: every load begins at sixteen bytes") {
+    dice random(3);
+    constexpr int bound = 8192;
+    for (int const count : {0, 1, 3, 5, 17, 35, 61, 195}) {
+      owned_lanes const lanes(1, 1, 2, bound, {count, 4 * count + 1});
+      owned_scores scores(lanes.view(), kv::granularity::lane, random.below(4));
+      for (float& each : scores.all()) each = troubled_score(random, trouble::ties);
+      watched_device device(devices::config(64, 32, 0), 5);
+      CAPTURE(count);
+      for (int const k : {0, count / 2, count + 1}) {
+        CHECK(agree(scores.view(), between<scattered>{{.tokens = k}, 1, 1}, device));
+      }
+      CHECK(device.cluster == 8);
+    }
+  }
+
   TEST_CASE("clusters of every size list what the host says") {
     dice random(7);
     int turn = 0;

@@ -133,13 +133,15 @@ TEST_SUITE("parts/table_power") {
     CHECK(error("knorm | budget(16, by=table_power, table=other)") ==
           "parse: column 42 = other, but a table is given to the registry by its name");
     CHECK(error("epi_cache(table=other) | budget(16)") ==
-          "parse: column 1 = other, but a table is given to the registry by its name");
+          "parse: column 17 = other, but a table is given to the registry by its name");
     CHECK(error("epi_cache(floor=1.5) | budget(16)") ==
           "parse: column 1: epi_cache.floor = 1.5, but a part of the average, 0 to 1");
     CHECK(error("knorm | budget(16, by=table_power, table=drift, floor=-1)") ==
           "parse: column 9: table_power.floor = -1, but a part of the average, 0 to 1");
     CHECK(error("knorm | budget(16, by=table_power, table=drift, scope=global)") ==
-          "parse: column 9: budget.scope = global, but only lanes that share with nobody have shares that differ");
+          "parse: column 9 = scope=global, but by says that lanes share within a layer");
+    CHECK(error("knorm | budget(16, by=table_power, table=drift, scope=lane)") ==
+          "parse: column 9 = scope=lane, but by says that lanes share within a layer");
     CHECK(known.parse("knorm | budget(16, by=table_power, table=drift, power=1.1, floor=0.25, scope=layer)") == named);
     CHECK(error("epi_cache | budget(16, scope=global)") ==
           "parse: column 30 = global, but epi_cache has shares that differ, so lanes share with nobody");

@@ -32,13 +32,13 @@ class basic_any_applier {
   explicit basic_any_applier(How const& how) : how_(std::make_shared<model<How> const>(how)) {}
 
   [[nodiscard]] bool there() const { return how_ != nullptr; }
-  /// The name by which errors call it. There must be an applier, here and below.
-  [[nodiscard]] std::string_view name() const { return how_->name(); }
-  [[nodiscard]] applier_effects effects() const { return how_->effects(); }
+  /// The name by which errors call it. Without an applier this throws, as do the calls below.
+  [[nodiscard]] std::string_view name() const { return given().name(); }
+  [[nodiscard]] applier_effects effects() const { return given().effects(); }
   /// True if it edits lists of slots: call `on_list` before it is applied.
-  [[nodiscard]] bool takes_list() const { return how_->takes_list(); }
+  [[nodiscard]] bool takes_list() const { return given().takes_list(); }
   /// The same applier for these lists.
-  [[nodiscard]] basic_any_applier on_list(by_lane<int> const& list) const { return how_->on_list(list); }
+  [[nodiscard]] basic_any_applier on_list(by_lane<int> const& list) const { return given().on_list(list); }
   /// The columns that it keeps for itself; none without an applier.
   [[nodiscard]] std::vector<column> columns(cache const& in) const {
     return there() ? how_->columns(in) : std::vector<column>();
@@ -47,8 +47,7 @@ class basic_any_applier {
   /// What `kv::apply` calls.
   void apply(Executor& exec, plan<Executor> const& decided, cache& in, state<Executor>& state,
              apply_stats* stats) const {
-    expects(there(), "apply", "applier", "none", "it carries the decision out");
-    how_->apply(exec, decided, in, state, stats);
+    given().apply(exec, decided, in, state, stats);
   }
 
  private:
@@ -84,6 +83,11 @@ class basic_any_applier {
     }
     How how;
   };
+
+  [[nodiscard]] interface const& given() const {
+    expects(there(), "apply", "applier", "none", "it carries the decision out");
+    return *how_;
+  }
 
   std::shared_ptr<interface const> how_;
 };

@@ -95,10 +95,6 @@ namespace detail {
   return text.substr(0, text.find('('));
 }
 
-}  // namespace detail
-
-namespace detail {
-
 /// The numbers of a trigger that is chosen at run time, which a decision copies.
 struct trigger_numbers {
   enum class kind { over_budget, full_buffer, over_total, every, own };

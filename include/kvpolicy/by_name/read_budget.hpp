@@ -136,7 +136,13 @@ inline any_budget read_budget(spec_part const& all, known_parts const& known) {
   made.shares.rule = with.rule;
   made.least = with.least;
   made.cap = with.cap;
-  if (parts.by != nullptr) made.share(parts.by->make(parts.shares, known.heads));
+  if (parts.by != nullptr) {
+    made.share(parts.by->make(parts.shares, known.heads));
+    budget_scope const its = made.sharer.shared_by();
+    if (its != budget_scope::lane && budget_argument(from, "scope") != nullptr && with.scope != its) {
+      refuse_spec(from.column, "scope=" + to_string(with.scope), "by says that lanes share within a " + to_string(its));
+    }
+  }
   check_parsed(made, from.column);
   if (made.round != rounding{} && made.of != any_budget::amount::ratio) {
     refuse_spec(from.column, from.name, "only a ratio is rounded");

@@ -269,7 +269,12 @@ class registered_parts {
   [[nodiscard]] any_allotter allotter_of_system(std::string const& text, spec_part const& front) const {
     spec_part by = split_spec(text).front();
     by.column = front.column;
-    for (spec_argument& each : by.arguments) each.name_column = each.value_column = front.column;
+    for (spec_argument& each : by.arguments) {
+      each.name_column = each.value_column = front.column;
+      for (spec_argument const& said : front.arguments) {
+        if (said.value == each.value) each.name_column = each.value_column = said.value_column;
+      }
+    }
     return others.allotter_of(by.name)->make(by, others.heads);
   }
   /// Gives a budget the tables, the allotter of its system and the window of its scorer, as far as its shares need

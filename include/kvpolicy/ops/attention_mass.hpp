@@ -100,7 +100,8 @@ namespace ops {
 ///   row sees gets 0. Rows at positions after the newest committed token are ignored.
 /// - all heads before rows: the mean (or sum, or maximum) over all query heads of a segment's lanes is taken row by
 /// row.
-///   These lanes have equal rows, and heads and lanes are reduced alike.
+///   These lanes have equally many rows (a device notes a fault if they have not), and heads and lanes are reduced
+///   alike. A segment is the work of one worker.
 /// - candidates: with this domain, entries of `out` that are -inf are not candidates and stay at -inf, and the mass is
 ///   added to the other values. A scorer that ranks candidates only therefore starts from zeros.
 /// - range: on the host a probability below e^-87 (1.6e-38) of its row's maximum is 0, so entries with such
@@ -116,7 +117,8 @@ namespace ops {
 ///   their sum), 217 rows of D floats, where D is rounded up to a multiple of 32, and 8 KiB.
 /// - throws: `invalid_argument` if head sizes differ, if the group or lanes are reduced by `last`, if lanes of
 ///   candidates are reduced by `max`, if `accumulate` is set for segments of several lanes, if heads come before rows
-///   and heads and lanes are not reduced alike, candidates rank or masses accumulate, if a count is negative, if
+///   and heads and lanes are not reduced alike, candidates rank or masses accumulate, if on the host lanes
+///   of such a segment have different numbers of rows, if a count is negative, if
 ///   the scale is not a finite number above 0, if the cap is negative or not finite, if several layers share sinks, or,
 ///   where the host can read them, if a sink is NaN or +inf. On a device such a sink makes its row NaN.
 struct compute_attention_mass_t : verb<compute_attention_mass_t> {

@@ -71,8 +71,7 @@ class allotting {
 ///
 /// - `compares_layers()`: true if a lane's share depends on lanes of other layers, so that all layers decide at once.
 /// - `shared_by()`: `budget_scope::layer` if the lanes of a layer share what it gives to them.
-/// - `one_by_one(layers)`: the same allotter for decisions about the first ones of so many layers, which come one by
-/// one.
+/// - `one_by_one(layers)`: the same allotter for decisions about the first of so many layers, which come one by one.
 /// - `with_window(w)`: the same allotter where the scorer forces the last w entries of every lane.
 /// - `lane_numbers`: how many numbers of each lane it reads that the scorer computes: see `numbers_of_lanes`.
 /// - `spare_rows(lanes)`: how many rows of floats it needs, `capacity` floats each.

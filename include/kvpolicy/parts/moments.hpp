@@ -123,6 +123,7 @@ struct released_shares {
 /// `one_by_one(L)` is for a prompt whose layers come one by one, with `frozen<cake>`: a decision is about the first m
 /// of L layers, whose shares are those of what L layers have, rounded up. The decision about all L layers then keeps
 /// what one decision about all of them would have kept.
+/// Such a value is made of one that was read: `layers` has no name in specs.
 struct moments {
   double tau1 = 1;
   double tau2 = 1;

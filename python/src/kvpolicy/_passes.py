@@ -57,14 +57,16 @@ class Repeated:
         if getattr(tokenizer, "chat_template", None) is not None:
             message, end = "dummy context", "\n" + "#" * len("dummy context")
             chat = tokenizer.apply_chat_template([{"role": "user", "content": message + end}], add_generation_prompt=True, tokenize=False, enable_thinking=False)
-            before, after = chat.split(end)
-            before = before.split(message)[0]
+            parts = chat.split(end)
+            expects(len(parts) == 2 and message in parts[0], "tokenizer.chat_template", f"{len(parts) - 1} copies of a message", "a message stands in a chat once, as it is")
+            before, after = parts[0].split(message)[0], parts[1]
         request = "\n\nRepeat the previous context exactly."
         later = "\n\nRepeat the part of the previous context exactly, starting with"
         return cls(encoded(request), encoded(later), encoded(after), len(encoded(before)), chunk)
 
     def __call__(self, prompt: list[int]) -> list[Pass]:
-        made = []
+        made: list[Pass] = []
+        expects(len(prompt) > self.skipped, "prompt", f"{len(prompt)} tokens", f"the first {self.skipped} are what a chat begins with, and are not read again: Repeated(..., skipped=0) reads all")
         for begin in range(self.skipped, len(prompt), self.chunk):
             chunk = prompt[begin : begin + self.chunk]
             first = begin == self.skipped

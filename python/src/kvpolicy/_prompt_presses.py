@@ -39,6 +39,7 @@ class ExpectedAttentionStatsPress(ExpectedAttentionPress):
             known = self.mu is not None and self.cov is not None
             _expects(known, "ExpectedAttentionStatsPress", "stats_folder", None, "without mu and cov they are read from there, and none are downloaded")
             return {"query_model": (self.mu, self.cov)}
+        _expects(self.mu is None and self.cov is None, "ExpectedAttentionStatsPress", "mu", "given", "the file of stats_folder has the mean and the covariance")
         from safetensors.torch import load_file
 
         path = Path(self.stats_folder) / "model.safetensors"

@@ -152,7 +152,8 @@ class mass_launches {
     for (int first = 0; first == 0 || first < call_.rows(); first += most) {
       if (!known.given && call_.rows() > 0) sums(first);
       mass_reduction const how = call_.reduction_of(first > 0);
-      heads_kernel<Product> const kernel{call_.part(first, most, false), product_, known, how, pieces, entries};
+      heads_kernel<Product> const kernel{
+          call_.part(first, most, false), product_, known, how, exec_.faults(), pieces, entries};
       launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);
     }
   }

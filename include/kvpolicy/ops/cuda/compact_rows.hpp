@@ -17,7 +17,7 @@ inline constexpr int most_checked_lanes = 1024;
 /// change before the last block sets them; so all blocks find the same.
 ///
 /// The check of all lanes takes as long as several loads one after another. So a block first loads the rows of its
-/// first tile, if its own lane is as the plan saw it, and checks before it writes.
+/// first tile, if its own lane is as the plan saw it and no fault was recorded before, and checks before it writes.
 struct compact_kernel {
   permute_kernel<kept_lanes> permute;
   row_owners counts;  ///< rows of the table of counts
@@ -48,6 +48,8 @@ struct compact_kernel {
     collective_storage* storage;
     bool checked = false;
     bool passed = false;
+
+    [[nodiscard]] KVPOLICY_HD bool may_read() const { return checked || !kernel.faults.raised(); }
 
     template <class Block>
     [[nodiscard]] KVPOLICY_HD bool operator()(Block& block) {

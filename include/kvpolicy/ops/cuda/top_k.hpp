@@ -60,9 +60,9 @@ struct count_kept_kernel {
 
 }  // namespace detail
 
-/// Takes one launch for at most 512 lanes that decide for themselves, by a rule that knows its run. Otherwise it takes
-/// two launches, three where lanes that decide together have positions of their own, or seven for a budget that
-/// segments share. The result depends on the order of neither blocks nor threads.
+/// Takes one launch for at most 512 lanes that decide for themselves and have memory for less than 2^31 entries, by a
+/// rule that knows its run. Otherwise it takes two launches, three where lanes that decide together have positions of
+/// their own, or seven for a budget that segments share. The result depends on the order of neither blocks nor threads.
 ///
 /// A fault is recorded for lanes that decide together and hold different tokens, and for counts out of their limits.
 /// With budgets of their own, segments whose counts are wrong keep all their entries, and once unequal positions are

@@ -85,11 +85,14 @@ struct implementation<ops::compute_attention_mass_t, host> {
       detail::lane_heads whole = lane(0);  // the lanes have the same memory
       int const rows = whole.rows();
       whole.clear();
+      for (int i = 1; i < lanes; ++i) {
+        int const others = lane(i).rows();
+        expects(others == rows, "compute_attention_mass", "queries.rows", others,
+                [&] { return "a lane that decides with this one has " + std::to_string(rows); });
+      }
       for (int first = 0; first < rows; first += detail::lane_heads::rows_at_once) {
         for (int i = 0; i < lanes; ++i) {
           detail::lane_heads one = lane(i);
-          expects(one.rows() == rows, "compute_attention_mass", "queries.rows", one.rows(),
-                  [&] { return "a lane that decides with this one has " + std::to_string(rows); });
           one.take(all.how.rows, first, i == 0, i + 1 == lanes);
         }
       }

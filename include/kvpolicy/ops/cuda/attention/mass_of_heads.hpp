@@ -17,6 +17,7 @@ struct heads_kernel {
   Product product;
   known_sums sums;
   mass_reduction how;
+  device_error faults;
   int pieces;
   int entries;  ///< entries of a piece, a multiple of tile_entries
 
@@ -40,7 +41,7 @@ struct heads_kernel {
       for (int row = 0; row < used.count; row += rows_at_once()) {
         int const rows = used.count - row < rows_at_once() ? used.count - row : rows_at_once();
         for (int i = 0; i < together; ++i)
-          add_lane(block, arena, tile, out.lanes.at(first + i), {e, end, row, rows}, i);
+          add_lane(block, arena, tile, out.lanes.at(first + i), {e, end, row, rows, used.all}, i);
         for (int k = block.thread(); k < tile_entries; k += block.threads()) {
           for (int r = 0; r < rows; ++r)
             fold_into(tile.total[k], tile.heads[r * tile_entries + k], how.rows_maximum, false);
@@ -64,6 +65,7 @@ struct heads_kernel {
   struct part {
     int begin, end;  ///< entries
     int row, rows;
+    int all;  ///< the rows of the segment's first lane
   };
 
   [[nodiscard]] KVPOLICY_HD int rows_at_once() const {
@@ -76,6 +78,9 @@ struct heads_kernel {
   KVPOLICY_HD void add_lane(Block& block, shared_arena const& arena, storage const& tile, lane one, part const& of,
                             int i) const {
     used_rows const used = used_rows_of(block, task, one);
+    if (block.thread() == 0 && used.all != of.all) {
+      report_fault(block, faults, fault::mass_rows, task.scores.lanes.index(one), used.all);
+    }
     int const last = (of.row + of.rows) * task.group;
     block.sync();
     product.prepare(block, task, used, one, arena, used.count * task.group);

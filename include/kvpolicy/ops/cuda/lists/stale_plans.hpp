@@ -26,17 +26,15 @@ struct stale_check {
   /// False if it records a fault for lane i.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD bool passes(Block& block, device_error faults, std::int64_t i) const {
+    if (fits(static_cast<int>(i))) return true;
     lane const one = lanes.at(static_cast<int>(i));
-    bool const fits = counts_fit(lanes, one);
-    int const segment = segment_of(lanes, keep.decides, static_cast<int>(i));
-    int const seen = keep.entry_count[segment];
-    bool const same = seen == lanes.committed(one);
-    if (fits && same && keep.is_fresh(one)) return true;
+    bool const counted = counts_fit(lanes, one);
+    int const seen = keep.entry_count[segment_of(lanes, keep.decides, static_cast<int>(i))];
     report_fault(block, faults,
-                 !fits  ? fault::apply_count
-                 : same ? fault::used_plan
-                        : fault::stale_plan,
-                 i, fits ? seen : *lanes.count.row(one));
+                 !counted                       ? fault::apply_count
+                 : seen == lanes.committed(one) ? fault::used_plan
+                                                : fault::stale_plan,
+                 i, counted ? seen : *lanes.count.row(one));
     return false;
   }
 };

@@ -75,6 +75,8 @@ struct plain_barrier {
     block.sync();
     return true;
   }
+  /// Whether rows may be read before it is asked.
+  [[nodiscard]] KVPOLICY_HD bool may_read() const { return true; }
   /// The same answer without a barrier, if one was given before.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD bool permits(Block&) const {
@@ -132,7 +134,7 @@ struct tile_mover {
     bytes staged[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(Columns)];
     std::int64_t offset[static_cast<std::size_t>(Columns)];
     for (int k = 0; k < Columns; ++k) offset[k] = min_op{}(column + k * mine.wide, mine.end - 1) * what.step;
-    if (first < end) {
+    if (first < end && barrier.may_read()) {
       std::byte const* from[static_cast<std::size_t>(Rows)];
       for (int r = 0; r < Rows; ++r) {
         from[r] = what.row(where, lane, moves.source(min_op{}(first + r * mine.tall, end - 1)));

@@ -163,6 +163,7 @@ enum class fault : int {
   used_plan,
   table_unit,
   gram_matrix,
+  mass_rows,
   fault_count
 };
 

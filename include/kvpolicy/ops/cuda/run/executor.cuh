@@ -132,6 +132,7 @@ class cuda_executor : public serves_one_thread {
     most_shared_ = detail::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
     if (config_.shared_bytes > most_shared_) config_.shared_bytes = most_shared_;
     clusters_ = detail::largest_cluster<__CUDA_ARCH_LIST__>(capability_, most_shared_);
+    opted_in_.reserve(64);
     faults_ = static_cast<std::uint64_t*>(memory_->allocate(words_bytes, stream_));
     clear_faults();
     detail::cuda_call("cudaMemsetAsync", cudaMemsetAsync(tickets(), 0, words_bytes - sizeof(std::uint64_t), stream_));
@@ -222,7 +223,7 @@ class cuda_executor : public serves_one_thread {
     bool const hopper = detail::compiled_for_hopper<__CUDA_ARCH_LIST__>(capability_);
     detail::check_launch(shape, {hopper ? clusters_ : 1, static_cast<std::size_t>(most_shared_)});
     bool const overlaps = hopper && config_.overlapped_launches != 0;
-    detail::launch_on<__CUDA_ARCH_LIST__>({stream_, device_, most_shared_, overlaps}, shape, kernel);
+    detail::launch_on<__CUDA_ARCH_LIST__>({stream_, most_shared_, overlaps, opted_in_}, shape, kernel);
   }
 
   /// Selects by cub::DeviceSelect, in two launches; see `kernel_executor`. `count` is below 2^31.
@@ -260,6 +261,7 @@ class cuda_executor : public serves_one_thread {
   std::byte* scratch_ = nullptr;
   std::size_t reserved_ = 0;
   std::vector<std::pair<std::byte*, std::size_t>> outgrown_;
+  std::vector<void const*> opted_in_;  ///< see launch_target
   std::uint64_t* faults_ = nullptr;
 };
 static_assert(kernel_executor<cuda_executor>);

@@ -95,6 +95,7 @@ inline constexpr told_fault told_faults[] = {
     {fault::table_unit, {"apply", "cache.where.table", "the pool has no such unit"}},
     {fault::gram_matrix,
      {"leverage", "rows.channels", "even with 100000 times the jitter their Gram matrix has no Cholesky factor"}},
+    {fault::mass_rows, {"compute_attention_mass", "queries.rows", "lanes that decide together have equally many"}},
 };
 
 [[nodiscard]] constexpr fault_text text_of(fault kind) {

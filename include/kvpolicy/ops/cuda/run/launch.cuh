@@ -4,12 +4,12 @@
 
 #include <cuda_runtime.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <kvpolicy/ops/cuda/run/block.cuh>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -82,26 +82,24 @@ template <int... Architectures>
 /// Where kernels are launched.
 struct launch_target {
   cudaStream_t stream;
-  int device;
-  int most_shared;  ///< the most bytes of shared memory that a block can have
-  bool overlaps;    ///< a kernel may begin before the one before it has ended; see `run_kernel`
+  int most_shared;                     ///< the most bytes of shared memory that a block can have
+  bool overlaps;                       ///< a kernel may begin before the one before it has ended; see `run_kernel`
+  std::vector<void const*>& opted_in;  ///< the kernels that this executor has let have the most shared memory
 };
+
+/// As `allow_shared`, which at every launch would cost some hundred nanoseconds.
+inline void allow_shared_once(launch_target const& on, void const* code) {
+  if (std::find(on.opted_in.begin(), on.opted_in.end(), code) != on.opted_in.end()) return;
+  allow_shared(code, on.most_shared);
+  on.opted_in.push_back(code);
+}
 
 /// Launches a kernel: in clusters if the grid has them.
 template <int... Architectures, class Threads, class Kernel>
 void launch_on(launch_target const& on, launch_shape<Threads> const& shape, Kernel const& kernel) {
   constexpr std::size_t without_opt_in = 48 * 1024;
-  // A bit for each of the first 64 devices on which this kernel may have the most shared memory: to ask at every launch
-  // would cost some hundred nanoseconds.
-  static std::atomic<std::uint64_t> allowed{0};
   auto* const code = reinterpret_cast<void const*>(&run_kernel<Kernel, Threads, Architectures...>);
-  if (shape.shared > without_opt_in) {
-    std::uint64_t const bit = on.device < 64 ? std::uint64_t{1} << on.device : 0;
-    if ((allowed.load(std::memory_order_relaxed) & bit) == 0) {
-      allow_shared(code, on.most_shared);
-      allowed.fetch_or(bit, std::memory_order_relaxed);
-    }
-  }
+  if (shape.shared > without_opt_in) allow_shared_once(on, code);
   cudaLaunchAttribute attributes[2]{};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(shape.blocks));

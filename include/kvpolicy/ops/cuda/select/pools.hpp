@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Budgets that several segments share (a pool of segments), one block for each segment. These are the first five of
-// seven launches; the last two are in select_pools_emit.hpp.
+// seven launches; the last two are in pools_emit.hpp.
 //
 // - clear_pools clears the histograms and the report.
 // - survey_kernel counts the forced entries of a segment and finds the threshold of its floor, the number of entries

@@ -36,14 +36,16 @@ struct key_slice {
   KVPOLICY_HD key_slice(segment_keys<Rule> const& of, int capacity)
       : keys(of), bound(static_cast<unsigned>(capacity)), from(first_group()), upto(of.about.count) {}
 
-  /// Keeps one of `blocks` slices, which follow one another. Each but the last is whole groups.
+  /// Keeps one of `blocks` slices, which follow one another. Each but the last is whole groups, and an empty one behind
+  /// them begins with a group, too: loads do not ask whether a slice has entries.
   KVPOLICY_HD void take(int rank, int blocks) {
     unsigned const all = static_cast<unsigned>(keys.about.count) - first_group();
     unsigned const shares = static_cast<unsigned>(blocks);
-    unsigned const each = ((all + of_group - 1) / of_group + shares - 1) / shares * of_group;
-    unsigned const before = min_op{}(static_cast<unsigned>(rank) * each, all);
+    unsigned const groups = (all + of_group - 1) / of_group;
+    unsigned const each = (groups + shares - 1) / shares * of_group;
+    unsigned const before = min_op{}(static_cast<unsigned>(rank) * each, groups * of_group);
     from = first_group() + before;
-    upto = static_cast<int>(from + min_op{}(each, all - before));
+    upto = static_cast<int>(from + (before < all ? min_op{}(each, all - before) : 0u));
   }
   /// The first entry of the slice.
   [[nodiscard]] KVPOLICY_HD int lowest() const { return max_op{}(static_cast<int>(from), 0); }
