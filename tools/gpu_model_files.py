@@ -141,7 +141,7 @@ def read_measured(path):
             if row.get(key) is not None and not (is_number(row[key]) and row[key] > 0):
                 raise Wrong(f"{path}: {name}: {key} = {row[key]!r}, but a number above 0 or null is wanted")
     for name, value in made["machine"].items():
-        if value is not None and not is_number(value):
+        if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
             raise Wrong(f"{path}: machine: {name} = {value!r}, but a number or null is wanted")
     return made
 
