@@ -138,16 +138,18 @@ def figure(of, rows, row, us, peer_us):
     return peer_us / us if peer_us else None
 
 
-def measured_figure(of, row, found):
+def measured_figure(of, rows, row, found):
+    """What was measured of a row, as its table prints it. None: nothing was."""
     if found is None:
         return None
     if row["unit"].startswith("times"):
         return found.get("times")
-    if row["unit"] == "us":
-        return statistics.median(found["us"]) if found.get("us") else None
-    if row["unit"] == "share" and found.get("us") and not found.get("share"):
-        return row["bytes"] / of[row["floor"]] / 1e6 / statistics.median(found["us"])
-    return found.get("share") if row["unit"] == "share" else None
+    if row["unit"] == "share" and found.get("share"):
+        return found["share"]
+    if not found.get("us"):
+        return None
+    us = statistics.median(found["us"]) - (of["empty_call"] if row.get("above_empty_call") else 0)
+    return figure(of, rows, row, us, None)
 
 
 def off(row, predicted, measured):
@@ -163,7 +165,7 @@ def judged(of, rows, measured):
         peer = measured["rows"].get(row.get("peer", name), {}).get("peer_us")
         us = predicted_us(of, row)
         now = figure(of, rows, row, us, peer)
-        then = measured_figure(of, row, found)
+        then = measured_figure(of, rows, row, found)
         made.append((row, now, us, then, off(row, now, then) if now and then else None))
     return made
 
@@ -198,9 +200,10 @@ def measured_cells(judgement):
 
 
 def predicted_cells(judgement):
-    row, now, us, _, _ = judgement
+    row, now, us, then, ratio = judgement
     limits = [number(row.get(key), row["unit"]) for key in ("must", "goal")]
-    return [row["name"], number(now, row["unit"]), *limits, number(us, "us"), against_limits(row, now)]
+    return [row["name"], number(now, row["unit"]), *limits, number(us, "us"), against_limits(row, now),
+            number(then, row["unit"]), "" if ratio is None else f"{ratio:.2f}"]
 
 
 def table(head, lines):
@@ -210,17 +213,20 @@ def table(head, lines):
 
 
 def report(judgements, measured):
-    old = [each for each in judgements if each[0]["when"] != "present"]
+    old = [each for each in judgements if each[0]["when"] == measured["commit"]]
     new = [each for each in judgements if each[0]["when"] == "present"]
     print(f"Measured on {measured['card']['name']} at commit {measured['commit']}, and predicted for its kernels:")
     print(table(["row", "predicted", "measured", "over measured", "time", ""], [measured_cells(each) for each in old]))
-    missed = [each for each in old if is_missed(each[4])]
+    compared = [each for each in old + new if each[4] is not None and not each[0].get("source")]
+    missed = [each for each in compared if is_missed(each[4])]
     for row, _, _, _, ratio in missed:
         print(f"missed: {row['name']}, {ratio:.2f}: {row.get('reason', 'no reason is known')}")
-    within = sum(each[4] is not None and not each[0].get("source") for each in old) - len(missed)
-    print(f"{within} of {within + len(missed)} predictions are within {MOST_OFF} of what was measured\n")
-    print("Predicted for the present kernels, not run:")
-    print(table(["row", "predicted", "must", "goal", "time", "reaches"], [predicted_cells(each) for each in new]))
+    print(f"{len(compared) - len(missed)} of {len(compared)} predictions are within {MOST_OFF} of what was measured\n")
+    is_run = any(each[4] is not None for each in new)
+    print("Predicted for the present kernels:" if is_run else "Predicted for the present kernels, not run:")
+    measured_heads = ["measured", "over measured"] if is_run else ["", ""]
+    head = ["row", "predicted", "must", "goal", "time", "reaches", *measured_heads]
+    print(table(head, [predicted_cells(each) for each in new]))
     return 1 if any(not row.get("reason") for row, _, _, _, _ in missed) else 0
 
 

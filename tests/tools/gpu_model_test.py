@@ -149,7 +149,9 @@ class Files(unittest.TestCase):
 
     def test_a_present_row_is_judged_by_its_limits(self):
         self.files["rows"]["rows"][0] |= {"when": "present", "must": 6, "goal": 4}
-        self.assertRegex(self.run_tool().stdout, r"\none +5\.0 µs +6\.0 µs +4\.0 µs +5\.0 µs +must\n")
+        self.assertRegex(self.run_tool().stdout, r"\none +5\.0 µs +6\.0 µs +4\.0 µs +5\.0 µs +must +5\.0 µs +1\.00\n")
+        self.files["measured"]["rows"] = []
+        self.assertRegex(self.run_tool().stdout, r"not run:\n.*\none +5\.0 µs +6\.0 µs +4\.0 µs +5\.0 µs +must\n")
 
     def test_files_that_are_no_json_or_no_object_or_missing(self):
         self.files["rows"] = "{"
@@ -218,6 +220,7 @@ class Files(unittest.TestCase):
         row = self.files["rows"]["rows"][0]
         noted = {"blocks": 15, "registers": 64, "loads": 1, "barriers": 2, "barriers_in_code": 3}
         row |= {"when": "present", "kernels": [KERNEL | noted]}
+        self.files["measured"]["rows"] = []
         done = self.run_tool(*self.cuobjdump(registers=72, barriers=5))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("one: registers = 72, where the file says 64", done.stdout)
@@ -231,10 +234,74 @@ class Files(unittest.TestCase):
         self.refused("cannot read made.cubin: no reason given", "--cubin", "made.cubin", "--cuobjdump", "false")
 
 
+def run(name, **counters):
+    return {"name": f"{name}/iterations:11/manual_time", "run_type": "iteration", **counters}
+
+
+class Kept(unittest.TestCase):
+    """tools/gpu_keep.py on made-up results of the acceptance."""
+
+    RESULTS = {"machine": {"name": "made up", "launch": 1.5, "overlap_saves": -0.25},
+               "top_k": {"context": {"device": "a card", "multiprocessors": "99", "driver": "13.0"}, "benchmarks": [
+                   run("top_k/lanes:288/entries:8192/keep:0/like:0", us=20.0, launches=1),
+                   run("top_k/lanes:288/entries:8192/keep:0/like:1", us=30.0, launches=1),
+                   run("top_k/lanes:288/entries:8192/keep:0/like:2", us=22.0, launches=1),
+                   run("top_k/lanes:288/entries:8192/keep:0/like:3", us=1.0, error_occurred=True),
+                   run("top_k/lanes:288/entries:8192/keep:1024/like:0", us=2.0),
+                   run("top_k_layer/keep:0/like:0", us=9.0), run("top_k_layer/keep:1024/like:4", us=12.0)]},
+               "decode_steps": {"context": {}, "benchmarks": [run("argmin/entries:4096", us=6.0)]},
+               "host_cost": {"benchmarks": [run("host_cost/knorm", us=20.0, graph_us=3.0)]},
+               "torch": {"rows": [{"name": "topk_sort", "lanes": 288, "entries": 8192, "us": 220.0}]},
+               "steps": {}}
+
+    def keep(self, results, *more):
+        with tempfile.TemporaryDirectory() as folder:
+            at, out = Path(folder) / "results.json", Path(folder) / "kept.json"
+            at.write_text(json.dumps(results), encoding="utf-8")
+            about = more or ("c0ffee1", "2027-01-02")
+            command = [sys.executable, "-B", str(TOOL.parent / "gpu_keep.py"), str(at), *about, str(out)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return done, gpu_model_files.read_measured(out) if out.exists() else None
+
+    def test_rows_are_those_whose_runs_were_measured(self):
+        done, made = self.keep(self.RESULTS)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual((made["commit"], made["card"]["name"], made["card"]["multiprocessors"]), ("c0ffee1", "a card", 99))
+        self.assertEqual(made["machine"], {"launch": 1.5, "overlap_saves": -0.25})
+        rows = made["rows"]
+        self.assertEqual(len(rows), 6)
+        self.assertEqual((rows["now: top_k/288x8k"]["us"], rows["now: top_k/288x8k"]["launches"]), ([20.0, 30.0, 22.0], 1))
+        self.assertEqual(rows["now: top_k_layer"]["us"], [12.0])
+        over_torch = rows["now: top_k/288x8k over torch"]
+        self.assertEqual((over_torch["peer_us"], over_torch["times"]), (220.0, 10.0))
+        self.assertAlmostEqual(rows["now: top_k/288x8k worst distribution"]["times"], 30 / 22)
+        self.assertEqual(rows["now: decision in a graph"]["us"], [3.0])
+
+    def test_the_model_reads_what_was_kept_beside_its_predictions(self):
+        of = gpu_model_files.read_constants(gpu_model.FILES / "machine.json")
+        described = gpu_model_files.read_rows(gpu_model.FILES / "rows.json")
+        _, made = self.keep(self.RESULTS)
+        values = gpu_model_files.values_of(of, made)
+        self.assertEqual(values["launch"], 1.5)
+        judged = {row["name"]: (then, ratio) for row, _, _, then, ratio in gpu_model.judged(values, described, made)}
+        self.assertEqual(judged["now: argmin/4096"][0], 6.0)
+        self.assertAlmostEqual(judged["now: top_k/288x8k"][0], gpu_model.equal_copy_us(values, 288 * 8192 * 5) / 22)
+        self.assertEqual(judged["now: top_k/288x8k over torch"][0], 10.0)
+        self.assertIsNone(judged["now: promotion"][0])
+        self.assertIsNone(judged["argmin/4096"][0])
+
+    def test_nothing_is_written_of_nothing_or_under_a_wrong_date(self):
+        done, made = self.keep({"steps": {}})
+        self.assertEqual((done.returncode, made, len(done.stderr.splitlines())), (2, None, 1))
+        self.assertIn("nothing was measured", done.stderr)
+        done, made = self.keep(self.RESULTS, "c0ffee1", "yesterday")
+        self.assertEqual((done.returncode, made, len(done.stderr.splitlines())), (2, None, 1))
+
+
 class Repository(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.measured = gpu_model_files.read_measured(gpu_model_files.newest(gpu_model.FILES / "measured"))
+        cls.measured = gpu_model_files.read_measured(gpu_model.FILES / "measured" / "h100-355b27c.json")
         cls.of = gpu_model_files.values_of(gpu_model_files.read_constants(gpu_model.FILES / "machine.json"), cls.measured)
         cls.rows = gpu_model_files.read_rows(gpu_model.FILES / "rows.json")
         cls.judged = gpu_model.judged(cls.of, cls.rows, cls.measured)
@@ -243,7 +310,7 @@ class Repository(unittest.TestCase):
         cells = [line[0] for line in lines_under("## What an H100 measured")]
         self.assertEqual(len(cells), 13)
         for cell in cells:
-            found = [each for each in self.judged if each[0]["table"] == cell and each[0]["when"] != "present"]
+            found = [each for each in self.judged if each[0]["table"] == cell and each[0]["when"] == "355b27c"]
             self.assertTrue(found, f"no row of rows.json is about: {cell}")
             for row, now, _, then, ratio in found:
                 self.assertTrue(now and then and ratio, f"{row['name']} has no prediction, or nothing measured")
@@ -257,6 +324,9 @@ class Repository(unittest.TestCase):
                 self.assertIn(wanted, [line[:6] for line in lines], row["name"])
         predicted = {row["table"] for row in self.rows.values() if row["when"] == "present"}
         self.assertEqual({line[0] for line in lines if line[4] != "no prediction"}, predicted)
+
+    def test_every_file_of_measurements_can_be_read(self):
+        self.assertTrue(gpu_model_files.read_measured(gpu_model_files.newest(gpu_model.FILES / "measured"))["rows"])
 
     def test_everything_that_was_measured_is_described(self):
         self.assertEqual(set(self.measured["rows"]) - set(self.rows), set())
