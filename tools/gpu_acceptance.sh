@@ -325,6 +325,7 @@ benchmark() {
 part_bench() {
   begin bench
   local name
+  program "machine" 60 bench.log "$bin/gpu_machine" "--out=$work/machine.json"
   for name in host_cost decode_steps gather_rows attention_mass top_k; do
     benchmark "$name" 60 1 "first cells" "${first[$name]}"
   done

@@ -20,7 +20,7 @@ cd "$(dirname "$0")/.."
 dir=${dir:-$PWD/build/gpu_bundle}
 tree=${KVPOLICY_GPU_BUNDLE_BUILD:-$PWD/build/gpu_bundle_tree}
 most=$((40 << 20))
-programs=(kvpolicy_gpu_tests own_scorer_cuda gpu_repeat
+programs=(kvpolicy_gpu_tests own_scorer_cuda gpu_repeat gpu_machine
           gpu_top_k gpu_attention_mass gpu_gather_rows gpu_decode_steps gpu_host_cost)
 # What comes with the C library, which is on every machine.
 c_library=(libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1)

@@ -73,9 +73,9 @@ class Acceptance(unittest.TestCase):
     def test_without_a_gpu_everything_is_skipped(self):
         if shutil.which("nvidia-smi"):
             self.skipTest("there is a GPU")
-        self.ours("own_scorer_cuda", "gpu_repeat", *(f"gpu_{name}" for name in BENCHMARKS))
+        self.ours("own_scorer_cuda", "gpu_repeat", "gpu_machine", *(f"gpu_{name}" for name in BENCHMARKS))
         self.ours("kvpolicy_gpu_tests", text=TESTS)
-        for part, skipped in (("tests", 3), ("sanitizers", 2), ("bench", 11)):
+        for part, skipped in (("tests", 3), ("sanitizers", 2), ("bench", 12)):
             status, lines, results = self.part(part)
             self.assertEqual((status, lines[-1]), (77, f"0 passed, 0 failed, {skipped} skipped"))
             self.assertIn("there is no GPU", lines[0])
@@ -137,15 +137,17 @@ class Acceptance(unittest.TestCase):
         self.ours("own_scorer_cuda", "gpu_repeat")
         self.ours("kvpolicy_gpu_tests", text=TESTS)
         self.ours("gpu_host_cost", text=BENCHMARK + WHOLE)
+        self.ours("gpu_machine", text="""echo '{"launch": 1.5}' > "${1#--out=}" """)
         self.program(self.at / "path/compute-sanitizer", "[[ $* != *racecheck*top_k* ]] || exit 9")
         self.assertEqual(self.part("tests")[0], 0)
         status, lines, _ = self.part("sanitizers")
         self.assertEqual((status, lines[-1]), (1, "55 passed, 1 failed, 0 skipped"), lines)
         status, lines, results = self.part("bench")
-        self.assertEqual((status, lines[-1]), (0, "2 passed, 0 failed, 9 skipped"), lines)
+        self.assertEqual((status, lines[-1]), (0, "3 passed, 0 failed, 9 skipped"), lines)
         self.assertEqual(set(results["steps"]), {"tests", "sanitizers", "bench"})
         self.assertEqual(self.verdicts(results, "sanitizers")["racecheck device/top_k"], "failed")
         self.assertEqual(results["host_cost"]["benchmarks"], [{"name": "host_cost/knorm", "us": 4.0}])
+        self.assertEqual(results["machine"], {"launch": 1.5})
         report = (self.at / "out/report.txt").read_text()
         self.assertIn("host cost of a planned decision: 4 µs (must ≤ 5 µs, goal ≤ 3 µs): met, goal missed", report)
         for told in ("tests: 3 passed, 0 failed, 0 skipped",
@@ -181,7 +183,7 @@ class Acceptance(unittest.TestCase):
                 time.sleep(0.05)
             tool.send_signal(signal.SIGTERM)
             lines = tool.communicate(timeout=20)[0].splitlines()
-        self.assertEqual((tool.returncode, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
+        self.assertEqual((tool.returncode, lines[-1]), (1, "0 passed, 1 failed, 1 skipped"))
         results = json.loads((self.at / "out/results.json").read_text())
         self.assertEqual([run["name"] for run in results["host_cost"]["benchmarks"]], ["host_cost/knorm"])
 
