@@ -204,7 +204,8 @@ TEST_SUITE("by_name/systems") {
       kv::any_policy const policy = known.parse(spec);
       REQUIRE(known.parse(printed) == policy);
       REQUIRE(kv::to_string(known.parse(printed)) == printed);
-      bool const pools = policy.budget.by == kv::sharing::allotted && policy.budget.sharer.shared_by() == policy.scope();
+      bool const pools =
+          policy.budget.by == kv::sharing::allotted && policy.budget.sharer.shared_by() == policy.scope();
       REQUIRE((policy.budget.by == kv::sharing::fixed || policy.scope() == kv::budget_scope::lane || pools));
       // What the user says is there: no system replaces it.
       for (std::string const& said : what_is_said) {
