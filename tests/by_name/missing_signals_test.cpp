@@ -125,7 +125,7 @@ std::vector<std::string> every_spec() {
     if (spec == "neural_gc") spec += "(block=4, every=1)";
     if (spec == "lag_kv") spec += "(lag=2, sinks=1)";
     if (spec == "simlayer_kv" || spec == "lazy_layers") spec += "(threshold=0, initial=1, recent=2)";
-    if (spec == "mp_cache_prompt" || spec == "peak_attention") spec += "(threshold=0.9)";
+    if (spec == "mp_cache_prompt") spec += "(threshold=0.9)";
     if (spec == "openvino") spec += "(start=2, recent=4, block=4)";
     if (spec == "pyramid_infer") spec += "(rows=0, first=0.5, least=1, sinks=0)";
     std::string const frozen = spec + " | frozen | budget(6)";

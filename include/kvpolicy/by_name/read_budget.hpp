@@ -110,6 +110,14 @@ inline divided_budget divide_budget(spec_part const& from, known_parts const& kn
   return made;
 }
 
+/// An allotter may say which lanes share what it gives. Another scope is refused.
+inline void check_scope_of_shares(any_budget const& made, budget_arguments const& with, spec_part const& from) {
+  if (made.by != sharing::allotted || budget_argument(from, "scope") == nullptr) return;
+  budget_scope const its = made.sharer.shared_by();
+  if (its == budget_scope::lane || with.scope == its) return;
+  refuse_spec(from.column, "scope=" + to_string(with.scope), "by says that lanes share within a " + to_string(its));
+}
+
 inline any_budget read_budget(spec_part const& all, known_parts const& known) {
   divided_budget const parts = divide_budget(all, known);
   spec_part const& from = parts.budget;
@@ -136,13 +144,8 @@ inline any_budget read_budget(spec_part const& all, known_parts const& known) {
   made.shares.rule = with.rule;
   made.least = with.least;
   made.cap = with.cap;
-  if (parts.by != nullptr) {
-    made.share(parts.by->make(parts.shares, known.heads));
-    budget_scope const its = made.sharer.shared_by();
-    if (its != budget_scope::lane && budget_argument(from, "scope") != nullptr && with.scope != its) {
-      refuse_spec(from.column, "scope=" + to_string(with.scope), "by says that lanes share within a " + to_string(its));
-    }
-  }
+  if (parts.by != nullptr) made.share(parts.by->make(parts.shares, known.heads));
+  check_scope_of_shares(made, with, from);
   check_parsed(made, from.column);
   if (made.round != rounding{} && made.of != any_budget::amount::ratio) {
     refuse_spec(from.column, from.name, "only a ratio is rounded");
