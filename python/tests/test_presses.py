@@ -128,7 +128,7 @@ def test_presses_are_equal_if_all_their_parameters_are():
     (lambda: DMSPress(KnormPress()).policy(), "DMSPress: threshold = None, but entries that score below it are dropped"),
     (lambda: DuoAttentionPress(0.5).retrieval_heads(), "DuoAttentionPress: head_scores = None, but heads are chosen by them"),
     (lambda: DuoAttentionPress(0.5, [0.5]).retrieval_heads(), "DuoAttentionPress: head_scores = of 1 axes, but they are"),
-], ids=["pyramid", "tova", "observed", "safeguard", "window", "length", "filters", "rows", "critical", "first", "leverage", "random", "blending", "finch", "kvzip", "window-size", "chunks", "rotated", "gate-window", "task", "head", "bound", "stats", "nowhere", "snapkv", "threshold", "scores", "axes"])
+], ids=["pyramid", "tova", "observed", "safeguard", "window", "length", "filters", "rows", "critical", "first", "leverage", "random", "blending", "finch", "kvzip", "window-size", "chunks", "rotated", "gate-window", "task", "head", "bound", "stats", "twice", "nowhere", "snapkv", "threshold", "scores", "axes"])
 def test_a_press_that_does_not_fit_is_refused(make, text):
     with pytest.raises(ValueError) as error:
         make()
