@@ -275,7 +275,9 @@ class registered_parts {
         if (said.value == each.value) each.name_column = each.value_column = said.value_column;
       }
     }
-    return others.allotter_of(by.name)->make(by, others.heads);
+    auto const& shipped = *others.allotter_of(by.name);
+    by.name = front.name;
+    return shipped.make(by, others.heads);
   }
   /// Gives a budget the tables, the allotter of its system and the window of its scorer, as far as its shares need
   /// them. `said` is the argument that names a table.
