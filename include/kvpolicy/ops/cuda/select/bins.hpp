@@ -113,7 +113,7 @@ struct select_storage {
     keys = arena.take<std::uint32_t>(0);
   }
   [[nodiscard]] KVPOLICY_HD static constexpr int keys_of_tile(int threads) { return threads * 32; }
-  [[nodiscard]] static constexpr std::size_t bytes_without_keys() {
+  [[nodiscard]] KVPOLICY_HD static constexpr std::size_t bytes_without_keys() {
     using arena = shared_arena;
     return arena::bytes_of_piece<std::uint32_t>(histogram_bins + 2 * list_most) + collective_bytes() +
            arena::bytes_of_piece<int>(8 + 5 * most_warps + most_cluster_blocks) +
