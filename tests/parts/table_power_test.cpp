@@ -139,9 +139,11 @@ TEST_SUITE("parts/table_power") {
     CHECK(error("knorm | budget(16, by=table_power, table=drift, floor=-1)") ==
           "parse: column 9: table_power.floor = -1, but a part of the average, 0 to 1");
     CHECK(error("knorm | budget(16, by=table_power, table=drift, scope=global)") ==
-          "parse: column 9 = scope=global, but by says that lanes share within a layer");
+          "parse: column 55 = global, but with these shares the lanes of a layer have one budget");
     CHECK(error("knorm | budget(16, by=table_power, table=drift, scope=lane)") ==
-          "parse: column 9 = scope=lane, but by says that lanes share within a layer");
+          "parse: column 55 = lane, but with these shares the lanes of a layer have one budget");
+    CHECK(error("epi_cache | budget(16, scope=lane)") ==
+          "parse: column 30 = lane, but with these shares the lanes of a layer have one budget");
     CHECK(known.parse("knorm | budget(16, by=table_power, table=drift, power=1.1, floor=0.25, scope=layer)") == named);
     CHECK(error("epi_cache | budget(16, scope=global)") ==
           "parse: column 30 = global, but epi_cache has shares that differ, so lanes share with nobody");

@@ -6,6 +6,7 @@
 
 #include "reference/methods.hpp"
 #include "support/test.hpp"
+#include "support/whole_prompt.hpp"
 
 namespace late_attention_test {
 
@@ -42,23 +43,8 @@ int share_of(int layer, int layers, int count, double first, double last, bool c
 }
 
 void keeps_less_and_less() {
-  mock_options shape = any_mock();
-  shape.shared_entries = true;
-  shape.sequences = 1;
-  bool const latent = shape.memory == arrangement::latent || shape.memory == arrangement::latent_view;
-  if (shape.memory == arrangement::one_pool || latent) shape.memory = arrangement::nhd;
-  if (shape.where == kv::locating::ring) shape.where = kv::locating::identity;
-  shape.model.value_dim = 0;
-  shape.rows = content::smooth;
-  RC_LOG() << shape << '\n';
-  mock_cache cache(shape);
-  auto const positions = cache.random().subset(shape.bound, cache.random().below(shape.bound + 1));
-  for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), positions);
-  auto const count = static_cast<int>(positions.size());
-  mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), std::max(1, count),
-                       std::max(1, count));
-  fill(queries, cache, content::smooth);
-  for (int r = 0; r < count; ++r) queries.set_position(0, r, positions[as_size(r)]);
+  whole_prompt prompt(any_prompt_shape());
+  auto& [shape, cache, positions, count, queries] = prompt;
 
   double const part = *rc::gen::element(0.0, 0.2, 0.3, 1.0), first = *rc::gen::element(1.0, 0.9, 0.5),
                last = *rc::gen::element(0.3, 0.0, 0.7);

@@ -3,6 +3,7 @@
 
 #include "reference/methods.hpp"
 #include "support/test.hpp"
+#include "support/whole_prompt.hpp"
 
 namespace lazy_layers_test {
 
@@ -26,13 +27,7 @@ reference::row attention_of(mock_cache& cache, mock_queries& queries, int layer,
 }
 
 void keeps_ends_or_everything() {
-  mock_options shape = any_mock();
-  shape.shared_entries = true;
-  bool const latent = shape.memory == arrangement::latent || shape.memory == arrangement::latent_view;
-  if (shape.memory == arrangement::one_pool || latent) shape.memory = arrangement::nhd;
-  if (shape.where == kv::locating::ring) shape.where = kv::locating::identity;
-  shape.model.value_dim = 0;
-  shape.rows = content::smooth;
+  mock_options const shape = any_prompt_shape();
   RC_LOG() << shape << '\n';
   mock_cache cache(shape);
   for (int s = 0; s < shape.sequences; ++s) {

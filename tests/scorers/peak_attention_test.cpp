@@ -3,6 +3,7 @@
 
 #include "reference/methods.hpp"
 #include "support/test.hpp"
+#include "support/whole_prompt.hpp"
 
 namespace peak_attention_test {
 
@@ -32,23 +33,8 @@ reference::row scores_of(mock_cache& cache, mock_queries& queries, int layer, in
 }
 
 void keeps_what_any_row_reads() {
-  mock_options shape = any_mock();
-  shape.shared_entries = true;
-  shape.sequences = 1;
-  bool const latent = shape.memory == arrangement::latent || shape.memory == arrangement::latent_view;
-  if (shape.memory == arrangement::one_pool || latent) shape.memory = arrangement::nhd;
-  if (shape.where == kv::locating::ring) shape.where = kv::locating::identity;
-  shape.model.value_dim = 0;
-  shape.rows = content::smooth;
-  RC_LOG() << shape << '\n';
-  mock_cache cache(shape);
-  auto const positions = cache.random().subset(shape.bound, cache.random().below(shape.bound + 1));
-  for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), positions);
-  auto const count = static_cast<int>(positions.size());
-  mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), std::max(1, count),
-                       std::max(1, count));
-  fill(queries, cache, content::smooth);
-  for (int r = 0; r < count; ++r) queries.set_position(0, r, positions[as_size(r)]);
+  whole_prompt prompt(any_prompt_shape());
+  auto& [shape, cache, positions, count, queries] = prompt;
 
   double const part = *rc::gen::element(0.0, 0.2, 0.3, 1.0), of_long = *rc::gen::element(0.0, 0.1, 0.7);
   int const longer = *rc::gen::element(24000, 5, count);

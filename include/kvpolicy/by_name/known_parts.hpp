@@ -14,6 +14,18 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
+/// Lets errors about a part that a system adds name the system, and of its arguments those that a user wrote.
+inline void say_of_system(spec_part& added, spec_part const& system) {
+  added.name = system.name;
+  added.column = system.column;
+  for (spec_argument& each : added.arguments) {
+    each.name_column = each.value_column = system.column;
+    for (spec_argument const& said : system.arguments) {
+      if (said.value == each.value) each.name_column = each.value_column = said.value_column;
+    }
+  }
+}
+
 template <class T>
 T read_part(spec_part const& from, T made = {}) {
   set_fields(made, from);

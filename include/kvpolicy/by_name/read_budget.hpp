@@ -111,11 +111,13 @@ inline divided_budget divide_budget(spec_part const& from, known_parts const& kn
 }
 
 /// An allotter may say which lanes share what it gives. Another scope is refused.
-inline void check_scope_of_shares(any_budget const& made, budget_arguments const& with, spec_part const& from) {
-  if (made.by != sharing::allotted || budget_argument(from, "scope") == nullptr) return;
+inline void check_scope_of_shares(any_budget const& made, spec_part const& from) {
+  spec_argument const* const said = budget_argument(from, "scope");
+  if (made.by != sharing::allotted || said == nullptr) return;
   budget_scope const its = made.sharer.shared_by();
-  if (its == budget_scope::lane || with.scope == its) return;
-  refuse_spec(from.column, "scope=" + to_string(with.scope), "by says that lanes share within a " + to_string(its));
+  if (its == budget_scope::lane || said->value == to_string(its)) return;
+  refuse_spec(said->value_column, said->value,
+              "with these shares the lanes of a " + to_string(its) + " have one budget");
 }
 
 inline any_budget read_budget(spec_part const& all, known_parts const& known) {
@@ -145,7 +147,7 @@ inline any_budget read_budget(spec_part const& all, known_parts const& known) {
   made.least = with.least;
   made.cap = with.cap;
   if (parts.by != nullptr) made.share(parts.by->make(parts.shares, known.heads));
-  check_scope_of_shares(made, with, from);
+  check_scope_of_shares(made, from);
   check_parsed(made, from.column);
   if (made.round != rounding{} && made.of != any_budget::amount::ratio) {
     refuse_spec(from.column, from.name, "only a ratio is rounded");

@@ -268,15 +268,8 @@ class registered_parts {
   /// The allotter of a system. What is wrong with it is wrong with the system, which stands at `front`.
   [[nodiscard]] any_allotter allotter_of_system(std::string const& text, spec_part const& front) const {
     spec_part by = split_spec(text).front();
-    by.column = front.column;
-    for (spec_argument& each : by.arguments) {
-      each.name_column = each.value_column = front.column;
-      for (spec_argument const& said : front.arguments) {
-        if (said.value == each.value) each.name_column = each.value_column = said.value_column;
-      }
-    }
-    auto const& shipped = *others.allotter_of(by.name);
-    by.name = front.name;
+    known_allotter const& shipped = *others.allotter_of(by.name);
+    say_of_system(by, front);
     return shipped.make(by, others.heads);
   }
   /// Gives a budget the tables, the allotter of its system and the window of its scorer, as far as its shares need
@@ -290,7 +283,10 @@ class registered_parts {
       limit.table = usual.table, limit.least = usual.least, limit.cap = usual.cap;
     }
     if (limit.by == sharing::importance) limit.weights = find_table(others.heads, limit.table, front, said);
-    if (!with.shared_by.empty()) limit.share(allotter_of_system(with.shared_by, front));
+    if (!with.shared_by.empty()) {
+      limit.share(allotter_of_system(with.shared_by, front));
+      if (with.budget != nullptr) check_scope_of_shares(limit, *with.budget);
+    }
     if (ends.sinks != 0) return;
     if (limit.by == sharing::ramp) limit.shares.window = ends.recent;
     if (limit.by == sharing::allotted) limit.share(limit.sharer.with_window(ends.recent));
