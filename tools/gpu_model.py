@@ -14,8 +14,9 @@ The time of a kernel is the sum of these parts:
 - its launch, more if the last block of it is found by a ticket;
 - the path: loads of memory that depend on one another, and barriers. Blocks that do not fit on the card at once are waves.
   The first and the last wave show their paths. Of a wave between, the other resident blocks hide all but their share;
-- the work: the larger of the time that its bytes take and the time that its instructions take on the busiest multiprocessor,
-  and of the smaller one the part that the warps of a scheduler cannot hide from one another;
+- the work: the longest of the times that its bytes, its instructions and its products on tensor cores take on the busiest
+  multiprocessor, and of the others the part that the warps of a scheduler cannot hide from one another. A kernel with several
+  stages loads as many steps ahead;
 - the end: the last stores and the last block.
 
 A call between two events costs an empty call beside that, and a call in a graph does not. Exit status: 1 if a prediction is
@@ -81,9 +82,16 @@ def warps_of_scheduler(of, kernel):
     return max(1.0, resident * kernel["threads"] / WARP / of["schedulers"])
 
 
+def tensor_us(of, kernel):
+    """Products of 16 x 8 x 16 by mma.sync."""
+    rate = of["tensor_cores"] * of["tensor_cores_by_mma"] * 1e6  # of multiplications and additions in a µs
+    return kernel.get("products", 0) * kernel.get("groups", 0) * 2 * 16 * 8 * 16 / rate * busiest(of, kernel)
+
+
 def work_us(of, kernel):
-    stream, issue = stream_us(of, kernel), issue_us(of, kernel)
-    return max(stream, issue) + min(stream, issue) / warps_of_scheduler(of, kernel)
+    """Loads that are begun several steps ahead hide like those of so many times as many warps."""
+    longest, *others = sorted([stream_us(of, kernel), issue_us(of, kernel), tensor_us(of, kernel)], reverse=True)
+    return longest + sum(others) / (warps_of_scheduler(of, kernel) * kernel.get("stages", 1))
 
 
 def launch_us(of, kernel, first, in_graph):
@@ -236,7 +244,7 @@ def explain(of, row):
     for i, kernel in enumerate(row["kernels"]):
         parts = ", ".join(f"{name} {value:.2f}" for name, value in parts_of(of, kernel, i == 0, in_graph).items())
         print(f"  {kernel.get('what', 'kernel')}: {fits(kernel)} blocks on a multiprocessor, {waves(of, kernel)} waves, "
-              f"bytes {stream_us(of, kernel):.2f}, instructions {issue_us(of, kernel):.2f}; µs: {parts}")
+              f"bytes {stream_us(of, kernel):.2f}, instructions {issue_us(of, kernel):.2f}, products {tensor_us(of, kernel):.2f}; µs: {parts}")
     print(f"  together {predicted_us(of, row):.2f} µs")
 
 

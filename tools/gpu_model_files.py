@@ -19,8 +19,8 @@ RATES = ("copy", "read")
 UNITS = {"us", "share", "share_of_equal", "times_peer", "times_row"}
 HARNESSES = {"events", "graph", "host", "host_graph"}
 NUMBERS = ("blocks", "threads", "registers", "shared", "loads", "barriers", "cluster_barriers", "instructions", "groups",
-           "traffic")
-CONSTANTS = ("processors", "schedulers", "clock", "issue_share", "copy", "read", "dependent_load", "barrier", "barrier_of_16",
+           "products", "traffic", "stages")
+CONSTANTS = ("processors", "schedulers", "clock", "issue_share", "tensor_cores", "tensor_cores_by_mma", "copy", "read", "dependent_load", "barrier", "barrier_of_16",
              "barrier_of_32", "cluster_barrier", "empty_call", "launch", "ticket", "overlap_saves", "end", "host_launch",
              "host_graph", "host_graph_launch")
 
@@ -81,8 +81,8 @@ def read_kernel(kernel, row, path):
     for name in NUMBERS:
         if not is_number(kernel.get(name, 0)):
             raise Wrong(f"{path}: {row}: {name} = {kernel[name]!r}, but a number of at least 0 is wanted")
-    for name in ("blocks", "threads", "registers"):
-        if kernel.get(name, 0) < 1:
+    for name, otherwise in (("blocks", 0), ("threads", 0), ("registers", 0), ("stages", 1)):
+        if kernel.get(name, otherwise) < 1:
             raise Wrong(f"{path}: {row}: a kernel must say its {name}")
     if kernel["threads"] % WARP != 0:
         raise Wrong(f"{path}: {row}: threads = {kernel['threads']}, but threads come in warps of {WARP}")

@@ -170,6 +170,74 @@ TEST_SUITE("device/attention_mass") {
     }
   }
 
+  TEST_CASE("keys of f32 are sums of two numbers of 16 bits, and their masses the host's within 1e-5") {
+    for (int const dims : {4, 64, 80, 128}) {
+      for (auto const rows_of : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
+        CAPTURE(dims);
+        CAPTURE(kv::name_of(rows_of));
+        mock_options shape{.model = {.layers = 1, .query_heads = 4, .kv_heads = 1, .head_dim = dims}, .bound = 333};
+        batch of(shape, rows_of, 9, 9, content::smooth);
+        of.hold_all(1);
+        for (int r = 0; r < 9; ++r) of.queries.set_position(0, r, 290 + 5 * r);
+        std::vector<double> row(as_size(dims));
+        for (int e = 0; e < 333; ++e) {  // logits from -40 to 40: f16 alone would be wrong by more than 1e-3
+          for (int d = 0; d < dims; ++d)
+            row[as_size(d)] = 3 * std::sin(0.7 * e + 1.3 * d) + 1e-3 * std::cos(17.0 * e * d);
+          of.cache.write(of::keys, {0, 0, 0}, e, row);
+        }
+        kv::host_executor host;
+        device_executor device;
+        CHECK(alike(of.mass(device, of.queries.view(), {}), of.mass(host, of.queries.view(), {}), 1e-5f));
+      }
+    }
+  }
+
+  TEST_CASE("keys of f32 that are beyond f16, and rows that are not finite, count as in plain sums") {
+    double const huge = 3e5;
+    for (double const first : {1.0, -1.0, 1e-30, reference::infinity, std::nan("")}) {
+      for (double const key : {huge, -huge, 65504.0, 65520.0, 1e-6, 1e-9, -reference::infinity}) {
+        CAPTURE(first);
+        CAPTURE(key);
+        mock_options shape{.model = {.layers = 1, .query_heads = 2, .kv_heads = 1, .head_dim = 64}, .bound = 60};
+        batch of(shape, kv::codec::f32, 3, 3, content::smooth);
+        of.hold_all(1);
+        for (int r = 0; r < 3; ++r) of.queries.set_position(0, r, 20 + 15 * r);
+        std::vector<double> row(64, 0.125);
+        row[0] = key;
+        of.cache.write(of::keys, {0, 0, 0}, 7, row);
+        std::vector<double> asked(64, 0.25);
+        asked[0] = std::abs(key) > 1e4 && std::abs(first) == 1 ? first / huge : first;
+        of.queries.write(0, 0, 1, 2, asked);
+        kv::host_executor host;
+        device_executor device;
+        auto const found = of.mass(device, of.queries.view(), {});
+        CHECK(alike(found, of.mass(host, of.queries.view(), {}), 1e-5f));
+      }
+    }
+  }
+
+  TEST_CASE("a row of f32 that is infinite weighs entries with 0 whose logits are -inf, if its log-sum-exp is given") {
+    mock_options shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 64}, .bound = 40};
+    batch of(shape, kv::codec::f32, 2, 2, content::smooth);
+    of.hold_all(1);
+    std::vector<double> row(64, 0.0625);
+    row[0] = -0.3;
+    for (int e = 0; e < 40; ++e) of.cache.write(of::keys, {0, 0, 0}, e, row);
+    of.queries.bring_lse();
+    for (int r = 0; r < 2; ++r) {
+      of.queries.set_position(0, r, 38 + r);
+      of.queries.set_lse(0, 0, 0, r, 3.0);
+    }
+    std::vector<double> asked(64, 0.25);
+    asked[0] = reference::infinity;
+    of.queries.write(0, 0, 0, 1, asked);
+    kv::host_executor host;
+    device_executor device;
+    auto const found = of.mass(device, of.queries.view(), {});
+    CHECK(found[0] > 0.0f);
+    CHECK(alike(found, of.mass(host, of.queries.view(), {}), 1e-5f));
+  }
+
   TEST_CASE("more rows than have room for their sums add up, or are refused before anything is done") {
     mock_options shape{.model = {.layers = 1, .query_heads = 2, .kv_heads = 1, .head_dim = 1}, .bound = 40};
     batch of(shape, kv::codec::bf16, 1030, 1030, content::few);

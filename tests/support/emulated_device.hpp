@@ -37,9 +37,10 @@ struct emulated {
 /// One cluster at a time: a block, where the launch has no clusters. Threads take turns in an order that changes from
 /// round to round, and some warps and some blocks of a cluster fall behind for a while, so that a kernel which forgets
 /// a barrier is seen to depend on it. What follows ends the program: a barrier which not every thread reaches, a
-/// collective whose storage an earlier one has used since the last barrier, and a pointer to another block's memory
-/// before the first barrier of the cluster. The memory of a block that has ended is nobody's. The emulator's own memory
-/// is made once, so that a test can tell whether a verb allocates.
+/// collective whose storage an earlier one has used since the last barrier, a pointer to another block's memory before
+/// the first barrier of the cluster, a write where an asynchronous copy is under way, and a thread that ends before its
+/// copies. What is read there is not what is copied. The memory of a block that has ended is nobody's. The emulator's
+/// own memory is made once, so that a test can tell whether a verb allocates.
 class emulated_block {
  public:
   static constexpr int most_cluster = 8;
@@ -51,6 +52,7 @@ class emulated_block {
         epoch_(most_fibers),
         cluster_barriers_(most_fibers),
         collectives_(most_fibers),
+        copies_(most_fibers),
         threads_(most_fibers) {
     clusters_.reserve(1 << 16);
     for (block_state& one : of_cluster_) {
@@ -190,6 +192,39 @@ class emulated_block {
     }
   }
 
+  // --- Asynchronous copies. They may arrive at any time before they are waited for; here it is the latest.
+  // ------------
+
+  void load_async(std::byte* to, std::byte const* from) {
+    if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % copy_bytes != 0) {
+      fail("an asynchronous copy is not aligned to 16 bytes");
+    }
+    copies_of_thread& mine = copies_[static_cast<std::size_t>(current_)];
+    if (mine.count == copies_of_thread::most) fail("a thread has more asynchronous copies under way than 16");
+    mine.of[static_cast<std::size_t>(mine.count++)] = {to, from, 0};
+    std::memset(to, unwritten, copy_bytes);
+    forbid(to, copy_bytes);
+  }
+  void commit_loads() {
+    copies_of_thread& mine = copies_[static_cast<std::size_t>(current_)];
+    for (int i = 0; i < mine.count; ++i) ++mine.of[static_cast<std::size_t>(i)].groups;
+  }
+  template <int Latest>
+  void wait_loads() {
+    copies_of_thread& mine = copies_[static_cast<std::size_t>(current_)];
+    int done = 0;
+    while (done < mine.count && mine.of[static_cast<std::size_t>(done)].groups > Latest) {
+      copy_under_way const& one = mine.of[static_cast<std::size_t>(done++)];
+      allow(one.to, copy_bytes);
+      for (std::size_t i = 0; i < copy_bytes; ++i) {
+        if (one.to[i] != std::byte{unwritten}) fail("something is written where an asynchronous copy is under way");
+      }
+      std::memcpy(one.to, one.from, copy_bytes);
+    }
+    std::copy(mine.of.begin() + done, mine.of.begin() + mine.count, mine.of.begin());
+    mine.count -= done;
+  }
+
   template <class T>
   T atomic_add(T* to, T value) {
     return std::exchange(*to, static_cast<T>(*to + value));
@@ -257,6 +292,19 @@ class emulated_block {
     state where = state::done;
     void* fake_stack = nullptr;
   };
+
+  struct copy_under_way {
+    std::byte* to;
+    std::byte const* from;
+    int groups;  ///< how many groups of the thread have ended since it began: 0 until its own has
+  };
+  struct copies_of_thread {
+    static constexpr int most = 16;
+    std::array<copy_under_way, most> of;
+    int count = 0;
+  };
+  static constexpr std::size_t copy_bytes = 16;
+  static constexpr int unwritten = 0xEB;  ///< what is where a copy is under way
 
   /// The storage of a collective, and how many barriers came before.
   struct storage_use {
@@ -477,6 +525,9 @@ class emulated_block {
     block->arrived(nullptr, from.fctx);
     for (;;) {  // one thread of a kernel after another
       block->call_(block->kernel_, *block);
+      if (block->copies_[static_cast<std::size_t>(block->current_)].count > 0) {
+        fail("a thread ends before its asynchronous copies");
+      }
       block->leave(state::done);
     }
   }
@@ -527,6 +578,7 @@ class emulated_block {
   std::vector<int> epoch_;             ///< barriers that a thread has passed
   std::vector<int> cluster_barriers_;  ///< those of them that were the cluster's
   std::vector<int> collectives_;       ///< collectives that a thread has begun
+  std::vector<copies_of_thread> copies_;
   std::vector<int> clusters_, threads_;
   boost::context::detail::fcontext_t scheduler_ = nullptr;
   [[maybe_unused]] void const* main_stack_ = nullptr;

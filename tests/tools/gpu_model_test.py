@@ -19,7 +19,8 @@ import gpu_model_files  # noqa: E402
 # Round numbers: ten multiprocessors of 4,000 instructions a µs, 2 TB/s, and a µs for everything that is waited for.
 OF = {"processors": 10, "schedulers": 4, "clock": 1.0, "issue_share": 1.0, "copy": 2.0, "read": 1.0, "dependent_load": 1.0,
       "barrier": 0.25, "barrier_of_16": 0.5, "barrier_of_32": 2.0, "cluster_barrier": 3.0, "empty_call": 5.0, "launch": 1.0,
-      "ticket": 0.5, "overlap_saves": 0.75, "end": 0.0, "host_launch": 4.0, "host_graph": 2.0, "host_graph_launch": 0.25}
+      "ticket": 0.5, "overlap_saves": 0.75, "end": 0.0, "host_launch": 4.0, "host_graph": 2.0, "host_graph_launch": 0.25,
+      "tensor_cores": 8.192, "tensor_cores_by_mma": 0.5}  # a thousand products of 16 x 8 x 16 in a µs
 KERNEL = {"what": "made up", "kernel": "made_up", "blocks": 10, "threads": 512, "registers": 128}
 ROW = {"name": "one", "when": "c0", "table": "a row", "harness": "events", "unit": "us", "kernels": [KERNEL]}
 MEASURED = {"card": {"name": "made up"}, "commit": "c0", "machine": {}, "rows": [{"name": "one", "us": [6.0, 4.0, 5.0]}]}
@@ -67,6 +68,13 @@ class Arithmetic(unittest.TestCase):
     def test_of_bytes_and_instructions_the_smaller_is_hidden_but_for_a_warps_part(self):
         self.assertAlmostEqual(us(instructions=10, groups=40000, traffic=8e6), 5 + 10 + 8 / 4)
         self.assertAlmostEqual(us(instructions=10, groups=40000, traffic=16e6), 5 + 16 + 10 / 4)
+
+    def test_products_are_a_third_time_that_is_hidden_alike(self):
+        self.assertAlmostEqual(us(products=2, groups=4000), 5 + 8)
+        self.assertAlmostEqual(us(products=2, groups=4000, instructions=10, traffic=16e6), 5 + 16 + (8 + 1) / 4)
+
+    def test_loads_of_several_steps_hide_as_those_of_as_many_times_as_many_warps(self):
+        self.assertAlmostEqual(us(instructions=10, groups=40000, traffic=8e6, stages=2), 5 + 10 + 8 / 8)
 
     def test_later_launches_tickets_and_overlap(self):
         def two(**later):

@@ -4,225 +4,9 @@
 // masses.
 #pragma once
 
-#include <cmath>
-#include <kvpolicy/ops/cuda/attention/fma.hpp>
-#include <kvpolicy/ops/cuda/attention/mass_fragments.hpp>
-#include <kvpolicy/ops/cuda/attention/mass_of_heads.hpp>
-#include <kvpolicy/ops/cuda/attention/mass_rows.hpp>
-#include <kvpolicy/ops/cuda/attention/mma.hpp>
-#include <limits>
-#include <string>
+#include <kvpolicy/ops/cuda/attention/mass_launches.hpp>
 
 namespace KVPOLICY_NAMESPACE {
-namespace detail {
-
-/// The arguments of one call, and what follows from them on the host.
-class mass_call {
- public:
-  mass_call(keys const& from, query_view const& rows, attention_mass_options const& how, score_view const& out)
-      : how_(how) {
-    task_.from = from;
-    task_.rows = rows;
-    task_.scores = out;
-    task_.domain = how.domain;
-    task_.group = rows.rows > 0 ? rows.heads / out.lanes.heads : 1;
-    task_.scale = scale_of(from.logits, from.rows.channels);
-    task_.soft_cap = from.logits.soft_cap;
-    sinks_ = from.logits.sinks;
-    task_.used = how.used();
-    task_.weight = how.weight;
-    task_.only_last = how.rows == reduction::last;
-    task_.on_logits = how.order == reduction_order::group_on_logits && task_.group > 1;
-    task_.rows_apart = how.order == reduction_order::rows_then_group || task_.group == 1;
-    bool const whole_domain = how.domain == key_domain::all || (how.domain == key_domain::past && task_.sees_all());
-    given_ = rows.lse.data != nullptr && whole_domain && !task_.on_logits;
-  }
-
-  [[nodiscard]] attention_task const& task() const { return task_; }
-  [[nodiscard]] bool sums_are_given() const { return given_; }
-  [[nodiscard]] bool heads_first() const { return how_.order == reduction_order::all_heads_then_rows; }
-  [[nodiscard]] bool group_maximum() const { return how_.group == reduction::max; }
-  [[nodiscard]] sink_of_slot sink() const {
-    return {sinks_, task_.scores.lanes, task_.group, task_.on_logits, group_maximum(), logit_weight()};
-  }
-  [[nodiscard]] float logit_weight() const {
-    return task_.on_logits && how_.group == reduction::mean ? 1.0f / static_cast<float>(task_.group) : 1.0f;
-  }
-
-  /// The most rows of a query head that can be used.
-  [[nodiscard]] int rows() const {
-    if (task_.only_last) return task_.rows.rows < 1 ? 0 : 1;
-    int const used = task_.used.most(task_.scores.lanes.capacity);
-    return used > 0 && used < task_.rows.rows ? used : task_.rows.rows;
-  }
-  /// The task for rows [first, first + most) of the used ones. For statistics the heads of a row are neighbours.
-  [[nodiscard]] attention_task part(int first, int most, bool rows_apart) const {
-    attention_task some = task_;
-    some.first_row = first;
-    some.most_rows = most;
-    some.rows_apart = rows_apart && !some.on_logits;
-    return some;
-  }
-
-  /// `further`: it adds to the masses of a launch before; `last`: no other launch follows, so that a mean over lanes is
-  /// divided now.
-  [[nodiscard]] mass_reduction reduction_of(bool further, bool last = true) const {
-    int const together = task_.scores.lanes.size() / task_.scores.segments();
-    bool const mean_of_group = how_.group == reduction::mean && !task_.on_logits;
-    return {.rows_maximum = how_.rows == reduction::max,
-            .group_maximum = group_maximum(),
-            .logit_weight = logit_weight(),
-            .mean_rows = how_.rows == reduction::mean,
-            .divide_by = mean_of_group ? task_.group : 1,
-            .lanes_maximum = how_.lanes == reduction::max,
-            .lanes_divide_by = how_.lanes == reduction::mean && last ? together : 1,
-            .accumulate = how_.accumulate || further};
-  }
-
-  /// True if rows may be split into several launches that add to the same masses.
-  [[nodiscard]] bool is_additive() const {
-    bool const group = task_.on_logits || task_.group == 1 || !group_maximum() || !task_.rows_apart;
-    if (heads_first()) return true;  // the rows of a launch are complete
-    bool const lanes = task_.scores.lanes.size() == task_.scores.segments() || how_.lanes != reduction::max;
-    return how_.rows != reduction::max && group && lanes;
-  }
-  /// True if the mass of an entry is a plain sum of probabilities, which fragment kernels add up in registers.
-  [[nodiscard]] bool is_plain_sum() const {
-    bool const group = task_.group == 1 || (!group_maximum() && !task_.on_logits);
-    return how_.rows != reduction::max && group && !(task_.soft_cap > 0) && how_.weight.is_one();
-  }
-  void check_rows() const {
-    expects(
-        given_ || rows() <= sums_storage::most_rows || is_additive(), "compute_attention_mass", "queries.rows", rows(),
-        [] {
-          return "a device takes " + std::to_string(sums_storage::most_rows) +
-                 " rows at once, of more it can add masses up and nothing else, unless their log-sum-exps are given";
-        });
-  }
-
- private:
-  attention_task task_;
-  attention_mass_options how_;
-  sink_logits sinks_{};
-  bool given_ = false;
-};
-
-/// The kernels of a product: those that have a tile of logits in shared memory, or those that have all in registers.
-template <class Product>
-struct mass_kernels {
-  using storage = sums_storage;
-  using sums = sums_kernel<Product>;
-  using finalize = finalize_body<sums_storage>;
-  using masses = mass_kernel<Product>;
-  static constexpr bool packs = false;
-};
-template <codec Element, int Spans>
-struct mass_kernels<fragment_product<Element, Spans>> {
-  using storage = sums_storage;
-  using sums = fragment_sums_kernel<fragment_product<Element, Spans>>;
-  using finalize = finalize_fragments;
-  using masses = fragment_mass_kernel<fragment_product<Element, Spans>>;
-  static constexpr bool packs = true;  ///< each block packs all rows first
-};
-
-/// The launches of one call with one kind of product.
-template <class Executor, class Product>
-class mass_launches {
- public:
-  mass_launches(Executor& exec, mass_call const& call, Product const& product)
-      : exec_(exec),
-        call_(call),
-        product_(product),
-        scores_(call.task().scores),
-        storage_(call.task().group, scores_.lanes.capacity, scores_.lanes.size(), exec.scratch()) {}
-
-  void run() {
-    if (call_.sums_are_given() || call_.rows() == 0) return masses(0, std::numeric_limits<int>::max());
-    for (int first = 0; first < call_.rows(); first += sums_storage::most_rows) {
-      sums(first);
-      masses(first, sums_storage::most_rows);
-    }
-  }
-
-  /// The same where all heads of a segment come before rows. A launch folds its rows into those before.
-  void run_heads_first() {
-    int const entries = entries_of_piece(), most = sums_storage::most_rows;
-    int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
-    known_sums const known{call_.sums_are_given(), storage_};
-    for (int first = 0; first == 0 || first < call_.rows(); first += most) {
-      if (!known.given && call_.rows() > 0) sums(first);
-      mass_reduction const how = call_.reduction_of(first > 0);
-      heads_kernel<Product> const kernel{
-          call_.part(first, most, false), product_, known, how, exec_.faults(), pieces, entries};
-      launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);
-    }
-  }
-
- protected:
-  [[nodiscard]] auto threads() const { return at_most<tile_entries>(exec_.threads().entry); }
-
-  /// Launches the statistics of up to most_rows rows.
-  void sums(int first) {
-    int const most = call_.rows() - first < sums_storage::most_rows ? call_.rows() - first : sums_storage::most_rows;
-    int const at_once = storage_.rows_of_launch(call_.task().group);
-    int const blocks = scores_.lanes.size() * storage_.stretches;
-    for (int row = 0; row < most; row += at_once) {
-      typename mass_kernels<Product>::sums kernel{
-          call_.part(first + row, at_once < most - row ? at_once : most - row, false), product_, storage_};
-      if constexpr (requires { kernel.group_maximum; }) {
-        kernel.group_maximum = call_.group_maximum();
-        kernel.logit_weight = call_.logit_weight();
-      }
-      exec_.launch(launch_shape{blocks, threads(), kernel.shared(product_, storage_)}, kernel);
-      int const slot = row * (call_.task().on_logits ? 1 : call_.task().group);
-      launch_each(exec_, std::int64_t{scores_.lanes.size()} * storage_.slots,
-                  typename mass_kernels<Product>::finalize{storage_, slot, call_.sink()});
-    }
-  }
-
-  /// The entries of a block: fewer where longer pieces would leave multiprocessors idle.
-  [[nodiscard]] int entries_of_piece() const {
-    int tiles = (exec_.config().entries_of_a_block + tile_entries - 1) / tile_entries;
-    if constexpr (mass_kernels<Product>::packs) return entries_of_waves(2 * tiles);
-    auto const blocks = [&] { return scores_.segments() * (scores_.lanes.capacity / (tiles * tile_entries) + 1); };
-    while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
-    return tiles * tile_entries;
-  }
-
-  Executor& exec_;
-  mass_call const& call_;
-  Product product_;
-  score_view const& scores_;
-  typename mass_kernels<Product>::storage storage_;
-
- private:
-  void masses(int first, int most) {
-    int const entries = entries_of_piece();
-    int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
-    typename mass_kernels<Product>::masses const kernel{call_.part(first, most, call_.task().rows_apart),
-                                                        product_,
-                                                        known_sums{call_.sums_are_given(), storage_},
-                                                        call_.reduction_of(first > 0, first + most >= call_.rows()),
-                                                        pieces,
-                                                        entries};
-    launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);
-  }
-
-  /// As entries_of_piece, for blocks that pack all rows first. A block has at most `most` tiles, and the blocks fill
-  /// the multiprocessors once, or nearly a whole number of times.
-  [[nodiscard]] int entries_of_waves(int most) const {
-    using kernel = typename mass_kernels<Product>::masses;
-    std::int64_t const at_once = std::int64_t{kernel::least_blocks} * exec_.config().processors;
-    std::int64_t const tiles = (scores_.lanes.capacity + tile_entries - 1) / tile_entries;
-    std::int64_t const all = tiles * scores_.segments();
-    std::int64_t const waves = (all + at_once * most - 1) / (at_once * most);
-    std::int64_t const pieces = at_once * waves / (scores_.segments() > 0 ? scores_.segments() : 1);
-    std::int64_t const each = pieces > 0 ? (tiles + pieces - 1) / pieces : tiles;
-    return static_cast<int>((each > 0 ? each : 1) * tile_entries);
-  }
-};
-
-}  // namespace detail
 
 /// Where all heads come before rows, masses take a launch for each 1024 rows, and multiply-adds. Else two launches
 /// compute the statistics of up to 256 rows of a lane's heads; one launch computes the masses of up to
@@ -254,8 +38,8 @@ struct implementation<ops::compute_attention_mass_t, Backend> {
                                     from.rows.scales.data != nullptr};
     if (call.heads_first()) return detail::mass_launches(exec, call, plain).run_heads_first();
     if (rows.rows > 0 && call.is_plain_sum()) {
-      bool const done = run_fragments<codec::bf16, 2>(exec, call) || run_fragments<codec::f16, 2>(exec, call) ||
-                        run_fragments<codec::bf16, 4>(exec, call) || run_fragments<codec::f16, 4>(exec, call);
+      bool const done = run_fragments<codec::bf16>(exec, call) || run_fragments<codec::f16>(exec, call) ||
+                        run_fragments<codec::f32>(exec, call);
       if (done) return;
     }
     if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
@@ -266,14 +50,18 @@ struct implementation<ops::compute_attention_mass_t, Backend> {
   }
 
  private:
-  /// Runs the call if this product takes its keys.
-  template <codec Element, int Spans, class Executor>
+  /// Runs the call if a product of fragments takes its keys.
+  template <codec Element, class Executor>
   static bool run_fragments(Executor& exec, detail::mass_call const& call) {
-    using product = detail::fragment_product<Element, Spans>;
+    return run_fragments_of<detail::fragment_product<Element, 2>>(exec, call) ||
+           run_fragments_of<detail::fragment_product<Element, 4>>(exec, call);
+  }
+  template <class Product, class Executor>
+  static bool run_fragments_of(Executor& exec, detail::mass_call const& call) {
     detail::attention_task const& task = call.task();
-    if (!product::takes(task.from.rows)) return false;
+    if (!Product::takes(task.from.rows)) return false;
     std::size_t const shared = static_cast<std::size_t>(shared_of(exec.config()));
-    detail::mass_launches(exec, call, product::of(task.from.rows, task.rows, rows_at_once(call), shared)).run();
+    detail::mass_launches(exec, call, Product::of(task.from.rows, task.rows, rows_at_once(call), shared)).run();
     return true;
   }
 

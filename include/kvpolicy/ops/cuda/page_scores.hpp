@@ -36,6 +36,7 @@ struct page_scores_kernel {
   int blocks_per_lane;
 
   static constexpr int pages_at_once = 4;
+  using bound_stream = bound_loads<pages_at_once, Loads>;
   static constexpr int sums = Heads * pages_at_once;  ///< sums of a thread; at most warp_size
   /// Channels whose rows are in registers at once.
   static constexpr int together = Loads::width < 4 ? Loads::width : 4;
@@ -51,17 +52,22 @@ struct page_scores_kernel {
     bool const asks = rows.valid(one) > 0;
     int const known_pages = !asks ? 0 : known >= committed ? pages : known / bounds.page;
     float* const to = out.row(segment);
-    std::byte const* const rows_of_lane = bounds.row(one, 0);
     fill_others(block, to, known_pages, pages, asks ? same_bits<float>(0x7F800000u) : 0.0f);
     warp_stride const stride = stride_of_warp(block, blocks_per_lane);
     if ((stride.first - warp_id(block)) * pages_at_once >= known_pages) return;  // no page for any warp of the block
-    float* const folded = shared_arena(block).template take<float>(Heads * 2 * bounds.dims);
+    shared_arena arena(block);
+    float* const folded = arena.take<float>(Heads * 2 * bounds.dims);
+    typename bound_stream::ring const ring(block, arena);
+    int const size = bytes_of(bounds.element);
+    bound_stream stream(loads, ring, bounds.row(one, 0), 2 * bounds.dims * size, size);
     for (int first = 0; first < heads_of_lane(); first += Heads) {
+      int const begin = stride.first * pages_at_once, step = stride.step * pages_at_once;
+      stream.begin(block, {begin, known_pages}, step);
       block.sync();
       fold(block, one, first, folded);
       block.sync();
-      for (int p = stride.first * pages_at_once; p < known_pages; p += stride.step * pages_at_once) {
-        take_pages(block, one, first, folded, rows_of_lane, ordinal_range{p, known_pages}, to);
+      for (int p = begin; p < known_pages; p += step) {
+        take_pages(block, one, first, folded, stream, ordinal_range{p, known_pages}, to);
       }
     }
   }
@@ -98,12 +104,12 @@ struct page_scores_kernel {
 
   /// Scores up to `pages_at_once` pages from pages.begin on: combines heads from `first` on with the earlier heads.
   template <class Block>
-  KVPOLICY_HD void take_pages(Block& block, lane one, int first, float const* folded, std::byte const* rows_of_lane,
+  KVPOLICY_HD void take_pages(Block& block, lane one, int first, float const* folded, bound_stream& stream,
                               ordinal_range pages, float* to) const {
     join_heads const join{group == reduction::max};
     int const mine = lane_id(block) % Heads;
     int const page = pages.begin + lane_id(block) / Heads;
-    float score = products(block, folded, rows_of_lane, pages);
+    float score = products(block, folded, stream);
     if (first + mine >= heads_of_lane()) score = join.highest ? same_bits<float>(0xFF800000u) : 0.0f;
     score = block.template reduce_warp<Heads>(score, join);
     bool const writes = mine == 0 && lane_id(block) < sums && page < pages.end;
@@ -112,35 +118,36 @@ struct page_scores_kernel {
     if (writes) to[page] = score;
   }
 
-  /// In thread i below `sums`, the product of page pages.begin + i / Heads with head i % Heads.
+  /// In thread i below `sums`, the product of the next pages' (i / Heads)-th with head i % Heads.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD float products(Block& block, float const* folded, std::byte const* rows_of_lane,
-                                           ordinal_range pages) const {
+  [[nodiscard]] KVPOLICY_HD float products(Block& block, float const* folded, bound_stream& stream) const {
     float of[static_cast<std::size_t>(sums)];
     for (int i = 0; i < sums; ++i) of[i] = 0;
     int const dims = 2 * bounds.dims;
-    std::int64_t const size = bytes_of(bounds.element);
-    std::int64_t const row = bounds.row_bytes();
-    for (int d = lane_id(block) * Loads::width; d < dims; d += warp_size * Loads::width) {
+    int const mine = lane_id(block) * Loads::width;
+    for (int d = 0; d < dims; d += warp_size * Loads::width) {
       typename Loads::raw bound[static_cast<std::size_t>(pages_at_once)];
-      for (int n = 0; n < pages_at_once; ++n) {
-        int const page = min_op{}(pages.begin + n, pages.end - 1);
-        bound[n] = loads.load(rows_of_lane + page * row + d * size);
+      stream.take(block, bound);
+      if (d + mine < dims) add_products(folded + d + mine, bound, of);
+      stream.release(block);
+    }
+    return block.reduce_warp_batched(of, plus_op{});
+  }
+  KVPOLICY_HD void add_products(float const* folded,
+                                typename Loads::raw const (&bound)[static_cast<std::size_t>(pages_at_once)],
+                                float (&of)[static_cast<std::size_t>(sums)]) const {
+    for (int i = 0; i < Loads::width; i += together) {  // not all at once, which would take too many registers
+      float asked[static_cast<std::size_t>(Heads)][static_cast<std::size_t>(together)];
+      for (int h = 0; h < Heads; ++h) {
+        for (int k = 0; k < together; ++k) asked[h][k] = folded[h * 2 * bounds.dims + i + k];
       }
-      for (int i = 0; i < Loads::width; i += together) {  // not all at once, which would take too many registers
-        float asked[static_cast<std::size_t>(Heads)][static_cast<std::size_t>(together)];
-        for (int h = 0; h < Heads; ++h) {
-          for (int k = 0; k < together; ++k) asked[h][k] = folded[h * dims + d + i + k];
-        }
-        for (int n = 0; n < pages_at_once; ++n) {
-          for (int k = 0; k < together; ++k) {
-            float const value = Loads::value(bound[n], i + k);
-            for (int h = 0; h < Heads; ++h) of[n * Heads + h] += value * asked[h][k];
-          }
+      for (int n = 0; n < pages_at_once; ++n) {
+        for (int k = 0; k < together; ++k) {
+          float const value = Loads::value(bound[n], i + k);
+          for (int h = 0; h < Heads; ++h) of[n * Heads + h] += value * asked[h][k];
         }
       }
     }
-    return block.reduce_warp_batched(of, plus_op{});
   }
 
   /// Divides for a mean of heads. A product can be NaN because an infinite bound is multiplied by the zero of the other
@@ -222,9 +229,10 @@ struct implementation<ops::page_scores_t, Backend> {
     int const all = detail::pages_for(batch.capacity, bounds.page);
     int const blocks =
         detail::count_blocks_per_lane(exec, out.segments(), (all + pages - 1) / pages, kernel::least_blocks);
-    exec.launch(
-        launch_shape{out.segments() * blocks, threads, static_cast<std::size_t>(shared_bytes(Heads, bounds.dims))},
-        kernel{batch, bounds, rows, group, out, loads, blocks});
+    auto const folded = static_cast<std::size_t>(shared_bytes(Heads, bounds.dims));
+    std::size_t const ring = kernel::bound_stream::ahead ? kernel::bound_stream::ring::bytes(threads) : 0;
+    exec.launch(launch_shape{out.segments() * blocks, threads, folded + ring},
+                kernel{batch, bounds, rows, group, out, loads, blocks});
   }
 };
 

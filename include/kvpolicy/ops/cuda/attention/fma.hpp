@@ -3,15 +3,11 @@
 // size and alignment.
 #pragma once
 
+#include <kvpolicy/ops/cuda/attention/pairs.hpp>
 #include <kvpolicy/ops/cuda/attention/query_rows.hpp>
 #include <kvpolicy/ops/cuda/attention/task.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// Four floats that are loaded and stored as one vector.
-struct alignas(16) four_floats {
-  float of[4];
-};
 
 /// Reads elements of rows as floats, four at a time, by one load where they are contiguous and aligned.
 struct float4_reader {
@@ -20,14 +16,16 @@ struct float4_reader {
   std::int64_t dim = 0;  ///< bytes between elements
   bool at_once = false;  ///< four elements that begin at a multiple of four are one aligned load
 
-  /// Elements d to d + 3 of a row. Elements after the last are 0, and all four are 0 if `row` is null.
+  /// Elements d to d + 3 of a row. Elements after the last are 0, and all four are 0 if `row` is null. Without
+  /// `MayBeFp8` it is less code.
+  template <bool MayBeFp8 = true>
   [[nodiscard]] KVPOLICY_HD four_floats at(std::byte const* row, int d) const {
     four_floats made{};
     if (row == nullptr) return made;
     std::byte const* const from = row + d * dim;
     if (at_once && d + 4 <= dims) {
       if (element == codec::f32) return *reinterpret_cast<four_floats const*>(from);
-      if (is_fp8(element)) return four_fp8(from);
+      if (MayBeFp8 && is_fp8(element)) return four_fp8(from);
       auto const raw = *reinterpret_cast<std::uint64_t const*>(from);
       for (int i = 0; i < 4; ++i) {
         auto const one = static_cast<std::uint16_t>(raw >> (16 * i));
@@ -35,7 +33,9 @@ struct float4_reader {
       }
       return made;
     }
-    for (int i = 0; i < 4 && d + i < dims; ++i) made.of[i] = any_element_at(element, from + i * dim);
+    for (int i = 0; i < 4 && d + i < dims; ++i) {
+      made.of[i] = MayBeFp8 ? any_element_at(element, from + i * dim) : element_at(element, from + i * dim);
+    }
     return made;
   }
 

@@ -14,17 +14,18 @@ namespace KVPOLICY_NAMESPACE::detail {
   return task.sees_all() || used.count == 0 ? 0 : task.position_of(this_lane, used.begin);
 }
 
-/// Computes the statistics of one stretch of one lane, one block each, in powers of two. Entries [32c, 32c + 32) of
-/// each 128 are those of class c. Each thread keeps statistics of its entries of a class, so that they do not depend on
-/// the number of warps. At the end they are combined in a fixed order.
+/// Computes the statistics of one stretch of one lane, one block each, in powers of two. The entries of each 128 that a
+/// warp takes at once are a class. Each thread keeps statistics of its entries of a class, so that they do not depend
+/// on the number of warps. At the end they are combined in a fixed order.
 template <class Product>
 struct fragment_sums_kernel {
   attention_task task;
   Product product;
   sums_storage to;
 
-  static constexpr int least_blocks = 3;
-  static constexpr int classes = tile_entries / warp_size;
+  using entries_at_once = typename Product::entries;
+  static constexpr int least_blocks = entries_at_once::splits ? 2 : 3;  // with 3, f32 would spill registers
+  static constexpr int classes = tile_entries / entries_at_once::count;
 
   [[nodiscard]] static std::size_t shared(Product const& product, sums_storage const&) {
     return product.bytes() + static_cast<std::size_t>(product.capacity()) * Product::statistics_bytes;
@@ -68,16 +69,17 @@ struct fragment_sums_kernel {
                              fragment_rows const& rows, int count, two_sums* state) const {
     int const first = first_position(task, used, this_lane);
     for (int n = 0; 16 * n < count; ++n) state[n * warp_size] = {running_sum::nothing(), running_sum::nothing()};
-    for (int e = entries.begin + c * warp_size; e < entries.end; e += tile_entries) {
-      warp_entries<Product::spans> some{};
-      product.take_entries(block, task, used, this_lane, e, entries.end, first, some);
+    for (int e = entries.begin + c * entries_at_once::count; e < entries.end; e += tile_entries) {
+      entries_at_once some;
+      some.load(block, task.from, this_lane, e, entries.end);
+      some.settle(block, task, used, this_lane, e, entries.end, first);
       for (int n = 0; 16 * n < count; ++n) {
-        fragment_logits logits = product.multiply(block, some, rows, n);
+        typename Product::logits logits = product.multiply(block, some, rows, n);
         bool const open = some.all_seen && 16 * n + 16 <= count;
         two_sums sums = state[n * warp_size];
         for (int upper = 0; upper < 2; ++upper) {
-          row_weight const& row = rows.weight[16 * n + 8 * upper + lane_id(block) / 4];
-          if (!open) hide(some.seen_from(block, row.position), upper, logits);
+          fragment_weight const& row = rows.weight[16 * n + 8 * upper + lane_id(block) / 4];
+          if (!open) hide(some, row.position, upper, logits);
           add_logits(logits, upper, row.scale, sums.of[upper]);
         }
         state[n * warp_size] = sums;
@@ -85,19 +87,22 @@ struct fragment_sums_kernel {
     }
   }
 
-  KVPOLICY_HD static void hide(unsigned seen, int upper, fragment_logits& logits) {
-    for (int i = 0; i < 8; ++i) {
-      if ((seen >> i & 1u) == 0) logits.at(upper, i) = running_sum::lowest();
+  KVPOLICY_HD static void hide(entries_at_once const& some, int row_position, int upper,
+                               typename Product::logits& logits) {
+    for (int i = 0; i < entries_at_once::of_thread; ++i) {
+      if (some.position[i] > row_position) logits.at(upper, i) = running_sum::lowest();
     }
   }
 
-  /// Adds this thread's eight logits of a row.
-  KVPOLICY_HD static void add_logits(fragment_logits const& logits, int upper, float scale, running_sum& to) {
+  /// Adds this thread's logits of a row.
+  KVPOLICY_HD static void add_logits(typename Product::logits const& logits, int upper, float scale, running_sum& to) {
     running_sum now{to.row_max, 0};
-    for (int i = 0; i < 8; ++i) now.row_max = ::fmaxf(now.row_max, logits.at(upper, i));
+    for (int i = 0; i < entries_at_once::of_thread; ++i) now.row_max = ::fmaxf(now.row_max, logits.at(upper, i));
     float const zero = running_sum::exp_offset(now.row_max) * scale;
     now.sum = to.sum * power_of_two(to.row_max * scale - zero);
-    for (int i = 0; i < 8; ++i) now.sum += power_of_two(logits.at(upper, i) * scale - zero);
+    for (int i = 0; i < entries_at_once::of_thread; ++i) {
+      now.sum += power_of_two(logits.at(upper, i) * scale - zero);
+    }
     to = now;
   }
 
@@ -116,7 +121,8 @@ struct fragment_sums_kernel {
   }
 };
 
-/// As finalize_body, in powers of two.
+/// As finalize_body, in powers of two. What is left of a row is the logarithm of its sum, to which all its weights add
+/// up to 1.
 struct finalize_fragments {
   sums_storage of;
   int first;
@@ -137,7 +143,7 @@ struct finalize_fragments {
       all += one.sum * power_of_two(one.row_max - zero);
     }
     if (sink.any()) all += power_of_two(sunk - zero);
-    of.whole_of(lane)[first + slot] = {zero, 1.0f / all};
+    of.whole_of(lane)[first + slot] = {zero + ::log2f(all), 1};
   }
 };
 
@@ -151,15 +157,21 @@ struct known_fragment_sums {
   }
 };
 
-/// One block for each piece of a segment, which handles lane after lane. A warp takes 32 entries at a time.
+/// One block for each piece of a segment, which handles lane after lane. Each warp takes some entries at a time.
+///
+/// Loads that do not depend on each other are under way together: a block loads its first keys as soon as it knows how
+/// many entries there are, and asks for a fault before it writes, not before it reads.
 template <class Product>
 struct fragment_mass_kernel {
+  using entries_at_once = typename Product::entries;
+
   attention_task task;
   Product product;
   known_sums sums;
   mass_reduction how;
+  device_error faults;
   int pieces;
-  int entries;  ///< entries of a piece, a multiple of tile_entries
+  int entries;  ///< entries of a piece, a multiple of 32
 
   static constexpr int least_blocks = 3;
 
@@ -167,55 +179,72 @@ struct fragment_mass_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
+    std::uint64_t const fault = *faults.data;
     score_view const& out = task.scores;
     int const segment = block.index() / pieces;
     int const begin = block.index() % pieces * entries;
     int const together = out.lanes.size() / out.segments();
     int const first = first_lane(out.lanes, out.decides, segment);
-    for (int i = 0; i < together; ++i) add_lane(block, out.lanes.at(first + i), i, begin, out.row(segment));
+    for (int i = 0; i < together; ++i) add_lane(block, out.lanes.at(first + i), i, begin, fault, out.row(segment));
+    if (fault != device_error::nothing) return;
     how.finish(block, task, out.row(segment), begin, begin + entries, out.lanes.committed(out.lanes.at(first)));
   }
 
  private:
+  /// The masses of a thread's entries.
+  struct masses_of_thread {
+    float of[static_cast<std::size_t>(entries_at_once::of_thread)];
+  };
+
   /// Adds the masses of the i-th lane of the segment. The entries of a warp are loaded once for all rows.
   template <class Block>
-  KVPOLICY_HD void add_lane(Block& block, lane this_lane, int i, int begin, float* out) const {
+  KVPOLICY_HD void add_lane(Block& block, lane this_lane, int i, int begin, std::uint64_t fault, float* out) const {
     shared_arena arena(block);
     fragment_rows const rows = product.rows_in(arena);
+    int const end = min_op{}(begin + entries, task.scores.lanes.committed(this_lane));
+    int const step = block.threads() / warp_size * entries_at_once::count;
+    int mine = begin + warp_id(block) * entries_at_once::count;
+    entries_at_once some;
+    if (mine < end) some.load(block, task.from, this_lane, mine, end);
     used_rows const used = used_rows_of(block, task, this_lane);
     int const first = first_position(task, used, this_lane);
     int const all = used.count * task.group;
-    int const end = min_op{}(begin + entries, used.entries);
     bool const once = all <= product.capacity();
     known_fragment_sums const weights{sums};
-    if (once && begin < end) product.take_rows(block, task, used, this_lane, rows, 0, all, weights);
-    for (int e = begin; e < end; e += block.threads()) {
-      int const mine = e + warp_id(block) * warp_size;
-      warp_entries<Product::spans> some{};
-      if (mine < end) product.take_entries(block, task, used, this_lane, mine, end, first, some);
-      float total[8] = {};
+    for (int e = begin; e < end; e += step, mine += step) {
+      masses_of_thread total{};
       for (int base = 0; base < all; base += product.capacity()) {
         int const count = min_op{}(all - base, product.capacity());
-        if (!once) product.take_rows(block, task, used, this_lane, rows, base, count, weights);
-        if (mine < end) add_rows(block, some, rows, count, total);
+        if (!once || e == begin) product.take_rows(block, task, used, this_lane, rows, base, count, weights);
+        if (mine >= end) continue;
+        if (base == 0) some.settle(block, task, used, this_lane, mine, end, first);
+        add_rows(block, some, rows, count, total);
       }
-      if (mine < end) put(block, used, i, mine, end, total, out);
+      if (mine < end && fault == device_error::nothing) put(block, used, i, mine, end, total, out);
+      if (mine + step < end) some.load(block, task.from, this_lane, mine + step, end);
     }
   }
 
   template <class Block>
-  KVPOLICY_HD void add_rows(Block& block, warp_entries<Product::spans> const& some, fragment_rows const& rows,
-                            int count, float (&total)[8]) const {
+  KVPOLICY_HD void add_rows(Block& block, entries_at_once const& some, fragment_rows const& rows, int count,
+                            masses_of_thread& total) const {
     for (int n = 0; 16 * n < count; ++n) {
-      fragment_logits const logits = product.multiply(block, some, rows, n);
+      typename Product::logits const logits = product.multiply(block, some, rows, n);
       bool const open = some.all_seen && 16 * n + 16 <= count;
-      for (int upper = 0; upper < 2; ++upper) {
-        row_weight const row = rows.weight[16 * n + 8 * upper + lane_id(block) / 4];
-        unsigned const seen = open ? 0xFFu : some.seen_from(block, row.position);
-        for (int i = 0; i < 8; ++i) {
-          float const power = power_of_two(logits.at(upper, i) * row.scale - row.offset);
-          if ((seen >> i & 1u) != 0) total[i] += power * row.share;
-        }
+      fragment_weight const* const row = rows.weight + 16 * n + static_cast<unsigned>(lane_id(block)) / 4;
+      open ? add_weights<true>(some, logits, row, total) : add_weights<false>(some, logits, row, total);
+    }
+  }
+
+  /// Adds what rows g and g + 8 of sixteen weigh this thread's logits with. `Open`: they see all of their entries.
+  template <bool Open>
+  KVPOLICY_HD static void add_weights(entries_at_once const& some, typename Product::logits const& logits,
+                                      fragment_weight const* rows, masses_of_thread& total) {
+    for (int upper = 0; upper < 2; ++upper) {
+      fragment_weight const row = rows[8 * upper];
+      for (int i = 0; i < entries_at_once::of_thread; ++i) {
+        float const power = power_of_two(logits.at(upper, i) * row.scale - row.offset);
+        if (Open || some.position[i] <= row.position) total.of[i] += power;
       }
     }
   }
@@ -223,13 +252,13 @@ struct fragment_mass_kernel {
   /// Eight threads have the same entries and different rows. They become neighbours, of which the i-th has the whole
   /// mass of their i-th entry.
   template <class Block>
-  KVPOLICY_HD void put(Block& block, used_rows const& used, int i, int begin, int end, float (&total)[8],
+  KVPOLICY_HD void put(Block& block, used_rows const& used, int i, int begin, int end, masses_of_thread& total,
                        float* out) const {
     int const id = lane_id(block);
-    for (int k = 0; k < 8; ++k) total[k] = block.shuffle(total[k], id % 8 * 4 + id / 8);
-    float const mass = block.template reduce_warp_batched<8>(total, plus_op{});
-    int const at = begin + entry_in_warp(id / 8, id % 8);
-    if (at < end) how.put(mass, task, used, i, out[at]);
+    for (float& each : total.of) each = block.shuffle(each, id % 8 * 4 + id / 8);
+    float const mass = block.template reduce_warp_batched<8>(total.of, plus_op{});
+    int const at = begin + entries_at_once::in_warp(id / 8, id % 8);
+    if (id % 8 < entries_at_once::of_thread && at < end) how.put(mass, task, used, i, out[at]);
   }
 };
 

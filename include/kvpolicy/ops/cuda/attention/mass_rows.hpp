@@ -88,6 +88,7 @@ struct mass_kernel {
   Product product;
   known_sums sums;
   mass_reduction how;
+  device_error faults;
   int pieces;
   int entries;  ///< entries of a piece, a multiple of tile_entries
 
@@ -97,6 +98,7 @@ struct mass_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
+    if (faults.raised()) return;
     score_view const& out = task.scores;
     int const segment = block.index() / pieces;
     int const begin = block.index() % pieces * entries;

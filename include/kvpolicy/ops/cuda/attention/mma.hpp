@@ -3,13 +3,9 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/attention/fma.hpp>
+#include <kvpolicy/ops/cuda/attention/pairs.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// The eight 16-bit numbers of a row that a thread loads at once, in four registers.
-struct alignas(16) eight_numbers {
-  std::uint32_t of[4];
-};
 
 /// Computes logits of bf16 or f16 keys whose rows are aligned to 16 bytes and have a multiple of 8 elements. A query
 /// row of another type is split into a sum of two numbers of the keys' type, which keeps 16 bits of it with bf16 keys
@@ -81,25 +77,18 @@ class mma_product {
     }
   }
 
-  /// Eight dims of a row as numbers of the keys' type, and what is left of them.
-  struct two_parts {
-    eight_numbers high{};
-    eight_numbers rest{};
-  };
-  /// Splits dims [8c, 8c + 8) of a row; zeros if `row` is null, or after the last dim.
-  [[nodiscard]] KVPOLICY_HD two_parts split_chunk(std::byte const* row, int c, float prescale) const {
-    two_parts made;
-    for (int k = 0; k < 8; k += 4) {
-      bool const there = 8 * c + k < rows.dims;
-      four_floats const some = there ? rows.at(row, 8 * c + k) : four_floats{};
-      for (int j = 0; j < 4; ++j) add_number(some.of[j] * prescale, k + j, made.high, made.rest);
-    }
-    return made;
+  /// The largest magnitude of some elements of a row, as bits.
+  [[nodiscard]] KVPOLICY_HD static unsigned largest_of(four_floats const& some) {
+    unsigned largest = 0;
+    for (float const each : some.of) largest = max_op{}(largest, same_bits<unsigned>(each) & 0x7FFFFFFFu);
+    return largest;
   }
-  /// What the elements of a row are multiplied by before they are split, by one warp.
+  /// The power of two that scales a row's largest magnitude to [1, 2), so that the f16 parts of the row keep most bits.
+  /// By one warp, each thread of which has the largest magnitude of its elements.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD float prescale_for(Block& block, std::byte const* row) const {
-    return split && keys.element == codec::f16 ? prescale_of(block, row) : 1.0f;
+  [[nodiscard]] KVPOLICY_HD static float prescale_of(Block& block, unsigned largest) {
+    largest = block.reduce_warp(largest, max_op{}) >> 23;
+    return largest < 2 || largest > 252 ? 1.0f : same_bits<float>((254u - largest) << 23);
   }
 
  private:
@@ -119,39 +108,30 @@ class mma_product {
     auto* const factor = arena.template take<float>(rows_in_shared);
     for (int i = warp_id(block); i < (count + 7) / 8 * 8; i += block.threads() / warp_size) {
       std::byte const* const row = i < count ? used.query_at(task, this_lane, base + i) : nullptr;
-      float const prescale = prescale_for(block, row);
-      for (int c = lane_id(block); c < 4 * spans(); c += warp_size) {
-        two_parts const made = split_chunk(row, c, prescale);
-        packed[place(i, c)] = made.high;
-        if (split) packed[rows_in_shared * spans() * 4 + place(i, c)] = made.rest;
+      float prescale = 1;
+      if (split && keys.element == codec::f16) prescale = prescale_of(block, largest_of_row(block, row));
+      for (int c = lane_id(block); c < 8 * spans(); c += warp_size) {
+        four_floats dims = 4 * c < rows.dims ? rows.at<false>(row, 4 * c) : four_floats{};
+        for (float& each : dims.of) each *= prescale;
+        four_parts const made =
+            keys.element == codec::bf16 ? split_four<codec::bf16, true>(dims) : split_four<codec::f16, true>(dims);
+        put_dims(made.high, c, packed[place(i, c / 2)]);
+        if (split) put_dims(made.rest, c, packed[rows_in_shared * spans() * 4 + place(i, c / 2)]);
       }
       if (lane_id(block) == 0) factor[i] = 1.0f / prescale;
     }
   }
-
-  /// The power of two that scales a row's largest magnitude to [1, 2), so that the f16 parts of the row keep most bits.
+  /// Puts four dims into their half of eight.
+  KVPOLICY_HD static void put_dims(two_pairs const& dims, int c, eight_numbers& to) {
+    for (int k = 0; k < 2; ++k) to.of[c % 2 * 2 + k] = dims.of[k];
+  }
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD float prescale_of(Block& block, std::byte const* row) const {
+  [[nodiscard]] KVPOLICY_HD unsigned largest_of_row(Block& block, std::byte const* row) const {
     unsigned largest = 0;
     for (int d = 4 * lane_id(block); d < rows.dims; d += 4 * warp_size) {
-      four_floats const some = rows.at(row, d);
-      for (int j = 0; j < 4; ++j) {
-        unsigned const bits = same_bits<unsigned>(some.of[j]) & 0x7FFFFFFFu;
-        if (bits > largest) largest = bits;
-      }
+      largest = max_op{}(largest, largest_of(rows.at<false>(row, d)));
     }
-    largest = block.reduce_warp(largest, max_op{}) >> 23;
-    return largest < 2 || largest > 252 ? 1.0f : same_bits<float>((254u - largest) << 23);
-  }
-
-  KVPOLICY_HD void add_number(float value, int at, eight_numbers& high, eight_numbers& rest) const {
-    bool const brain = keys.element == codec::bf16;
-    std::uint16_t first = brain ? to_bf16(value) : to_f16(value);
-    if (value != 0 && (first & 0x7FFFu) == 0) first |= 1u;  // an infinite key times this element is infinite
-    float const left = value - (brain ? from_bf16(first) : from_f16(first));
-    std::uint16_t const second = brain ? to_bf16(left) : to_f16(left);
-    high.of[at / 2] |= static_cast<std::uint32_t>(first) << (at % 2 * 16);
-    rest.of[at / 2] |= static_cast<std::uint32_t>(second) << (at % 2 * 16);
+    return largest;
   }
 
   /// Computes all logits of the tile; a warp takes 32 entries at a time. The loops are unrolled so that the sums stay

@@ -9,48 +9,20 @@
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 #include <cub/warp/warp_reduce.cuh>
+#include <kvpolicy/ops/cuda/run/async.cuh>
 #include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/cuda/run/cluster.cuh>
 #include <kvpolicy/ops/cuda/run/collectives.cuh>
+#include <kvpolicy/ops/cuda/run/kernel_threads.hpp>
 #include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
-
-namespace detail {
-
-/// The number of threads that collectives of a block are compiled for; 0: it has none.
-template <class Threads>
-inline constexpr int compiled_threads = 0;
-template <int Count>
-inline constexpr int compiled_threads<static_threads<Count>> = Count;
-
-/// The most threads of a block.
-template <class Threads>
-inline constexpr int most_threads = 0;
-template <int Count>
-inline constexpr int most_threads<static_threads<Count>> = Count;
-template <int Most>
-inline constexpr int most_threads<threads_up_to<Most>> = Most;
-
-/// How many blocks of a kernel a multiprocessor must have room for, if the kernel says so: it then gets no more
-/// registers than that allows. This holds for compute capability 9.0. For others ptxas would spill registers.
-template <class Kernel>
-inline constexpr int least_blocks = 1;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-template <class Kernel>
-  requires requires { Kernel::least_blocks; }
-inline constexpr int least_blocks<Kernel> = Kernel::least_blocks;
-template <class Kernel>
-inline constexpr int least_blocks<unless_fault<Kernel>> = least_blocks<Kernel>;
-#endif
-
-}  // namespace detail
 
 /// Satisfies `thread_block` by registers and intrinsics of CUDA, and by the collectives of CUB. `Threads` is their
 /// number, or 0 for a block of a number known at run time, which has no collectives but those of warps. In host code
 /// its members do nothing, so that kernels compile for both.
 template <int Threads>
-class cuda_block : public detail::cuda_cluster {
+class cuda_block : public detail::cuda_cluster, public detail::cuda_async_copies {
  public:
   [[nodiscard]] KVPOLICY_HD int index() const {
 #if defined(__CUDA_ARCH__)

@@ -8,66 +8,9 @@
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/core/config.hpp>
 #include <kvpolicy/ops/cuda/run/backend.hpp>
+#include <kvpolicy/ops/cuda/run/block_values.hpp>
 
 namespace KVPOLICY_NAMESPACE {
-
-/// One thread's part of a 16 x 16 matrix of 16-bit numbers that a warp holds, two numbers per register, the first in
-/// the lower bits. The layout is that of the A fragment of PTX's mma.m16n8k16. With g = lane / 4 and t = lane % 4, the
-/// registers hold columns 2t and 2t + 1 of row g, the same of row g + 8, then columns 2t + 8 and 2t + 9 of row g and of
-/// row g + 8.
-struct alignas(16) fragment_16x16 {
-  std::uint32_t of[4];
-};
-/// The same of a 16 x 8 matrix (the B fragment): rows 2t and 2t + 1 of column g, then rows 2t + 8 and 2t + 9 of it.
-struct fragment_16x8 {
-  std::uint32_t of[2];
-};
-/// The same of a 16 x 8 matrix of floats (the C and D fragments): columns 2t and 2t + 1 of row g, then of row g + 8.
-struct fragment_of_floats {
-  float of[4];
-};
-
-/// What an exclusive prefix sum over a block gives to each thread.
-template <class T>
-struct prefix_sum {
-  T before;  ///< the sum over lower threads
-  T all;     ///< the sum over all threads
-};
-
-/// Shared memory of one collective of a block (`reduce`, `exclusive_sum`, `rank`). Between two collectives with the
-/// same storage there must be a `sync`.
-struct alignas(16) collective_storage {
-  std::byte of[512];
-};
-/// How many numbers of each thread `sort` can sort.
-inline constexpr int sorted_of_a_thread = 8;
-/// The bytes of shared memory that `sort` needs, aligned to 16.
-[[nodiscard]] KVPOLICY_HD constexpr std::size_t sort_bytes(int threads) {
-  return static_cast<std::size_t>(threads) * 48;
-}
-
-namespace detail {
-
-struct plus_op {
-  template <class T>
-  KVPOLICY_HD constexpr T operator()(T a, T b) const {
-    return a + b;
-  }
-};
-struct max_op {
-  template <class T>
-  KVPOLICY_HD constexpr T operator()(T a, T b) const {
-    return a < b ? b : a;
-  }
-};
-struct min_op {
-  template <class T>
-  KVPOLICY_HD constexpr T operator()(T a, T b) const {
-    return b < a ? b : a;
-  }
-};
-
-}  // namespace detail
 
 /// A block of threads, as a kernel sees it. Every thread of the block runs the kernel. All threads of the block must
 /// reach `sync` and the collectives of a block, and all threads of a warp must reach `sync_warp`, `ballot`, `shuffle`,
@@ -98,6 +41,11 @@ struct min_op {
 /// - `multiply_16x8x16<codec>(a, b, sum)` adds the product of a warp's fragments of bf16 or f16 to `sum`.
 /// - `fence()` is __threadfence: writes of this thread before the fence become visible to other blocks
 ///   before its later writes.
+/// - `load_async(to, from)` begins to copy 16 bytes from device to shared memory; both are aligned to 16. Until it is
+///   waited for, anything can be at `to`, and nobody accesses it. `commit_loads()` makes a group of the copies that
+///   this thread has begun since the last one. `wait_loads<Latest>()` waits for all its groups but the latest so many,
+///   and their copies are visible to this thread then, to others after a barrier. A thread waits for all before it
+///   ends.
 template <class B>
 concept thread_block =
     requires(B& block, int* number, std::uint64_t* word, fragment_of_floats& sum, collective_storage* storage) {
@@ -127,6 +75,9 @@ concept thread_block =
       { block.atomic_max(number, 1) } -> std::same_as<int>;
       { block.atomic_or(number, 1) } -> std::same_as<int>;
       { block.atomic_and(number, 1) } -> std::same_as<int>;
+      block.load_async(block.shared(), block.shared());
+      block.commit_loads();
+      block.template wait_loads<0>();
     };
 
 namespace detail {

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The entries of a lane that a warp works on at once, with their keys in registers as tensor cores take them.
+#pragma once
+
+#include <cmath>
+#include <kvpolicy/ops/cuda/attention/pairs.hpp>
+#include <kvpolicy/ops/cuda/attention/task.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// e^x is 2^(x * this).
+inline constexpr float log2_of_e = 1.44269504f;
+
+/// 2^x by the GPU's own instruction. Results below 2^-126 are 0.
+[[nodiscard]] KVPOLICY_HD inline float power_of_two(float x) {
+#if defined(__CUDA_ARCH__)
+  float power = 0;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+#else
+  return x < -126.0f ? 0.0f : ::exp2f(x);
+#endif
+}
+
+/// The entries of a lane that a warp works on at once: 32 with keys of 16 bits, 16 with keys of 32 bits. It does not
+/// matter which dim is which of a fragment, as long as keys and rows agree: a thread of four has eight dims of each 32,
+/// four of them from first_dim(c, 0) on and four from first_dim(c, 1) on, so that it loads sixteen bytes at a time and
+/// four threads load neighbours.
+template <codec Element, int Spans>
+class fragment_entries {
+ public:
+  static constexpr bool splits = Element == codec::f32;
+  static constexpr codec multiplied = splits ? codec::f16 : Element;
+  static constexpr int parts = splits ? 2 : 1;
+  static constexpr int tiles = splits ? 2 : 4;  ///< of eight entries
+  static constexpr int count = 8 * tiles;
+  static constexpr int of_thread = 2 * tiles;  ///< entries whose logits a thread has
+  static constexpr int dims_of_load = splits ? 4 : 8;
+  /// The position of an entry that takes no part. No row is so late.
+  static constexpr int no_position = 0x7FFFFFFF;
+
+  /// The keys of entries 8j + g, and zeros after their last dim. Until `settle`, keys of 32 bits are as they were
+  /// loaded: the first four dims of eight, then the others. After it they are their first numbers, then the rests.
+  eight_numbers key[static_cast<std::size_t>(parts)][static_cast<std::size_t>(Spans)][static_cast<std::size_t>(tiles)];
+  std::byte const* row;                               ///< of entry `lane`
+  int position[static_cast<std::size_t>(of_thread)];  ///< of the thread's entries; no_position where one takes no part
+  bool all_seen;                                      ///< every row sees all entries
+  bool beyond;                                        ///< a key is beyond f16
+
+  /// Which of the warp's entries is the i-th of a thread.
+  [[nodiscard]] KVPOLICY_HD static int in_warp(int lane, int i) { return i / 2 * 8 + lane % 4 * 2 + i % 2; }
+  /// The dim from which chunk c of eight dims has the first four, or the others.
+  [[nodiscard]] KVPOLICY_HD static int first_dim(int c, int half) {
+    return splits ? c / 4 * 32 + half * 16 + c % 4 * 4 : 8 * c + 4 * half;
+  }
+  /// Loads the keys of entries [begin, begin + count) of a lane, up to `end`. In place of an entry after the last, the
+  /// last is loaded, because loads under a condition would wait for one another. Collective of the warp.
+  template <class Block>
+  KVPOLICY_HD void load(Block& block, row_view const& from, lane this_lane, int begin, int end) {
+    int const e = begin + lane_id(block) % count;
+    row = from.row(this_lane, e < end ? e : end - 1);
+    bool const whole = !splits && from.rows.channels == 32 * Spans;  // keys of 32 bits have no register to spare
+    whole ? load_keys<true>(block, 32 * Spans) : load_keys<false>(block, from.rows.channels);
+  }
+
+  /// Finds which entries take part, and makes fragments of their keys. `first` is the lowest position of a row.
+  /// Collective of the warp.
+  template <class Block>
+  KVPOLICY_HD void settle(Block& block, attention_task const& task, used_rows const& used, lane this_lane, int begin,
+                          int end, int first) {
+    int const e = begin + lane_id(block) % count;
+    int at = no_position;
+    if (e < end) {
+      int const there = task.sees_all() ? 0 : task.scores.lanes.position.row(this_lane)[e];
+      bool part = there < used.domain;
+      if (part && task.candidates()) part = task.scores.rows.row(this_lane)[e] != same_bits<float>(0xFF800000u);
+      at = part ? there : no_position;
+    }
+    all_seen = block.ballot(at <= first) == 0xFFFFFFFFu;
+    for (int i = 0; i < of_thread; ++i) position[i] = block.shuffle(at, in_warp(lane_id(block), i));
+    clear_after(lane_id(block) % 4, task.from.rows.channels);
+    if constexpr (splits) beyond = block.ballot(split_keys()) != 0;
+  }
+
+ private:
+  /// `Whole`: all threads have all their dims.
+  template <bool Whole, class Block>
+  KVPOLICY_HD void load_keys(Block& block, int dims) {
+    for (int j = 0; j < tiles; ++j) {
+      std::byte const* const at = block.shuffle(row, lane_id(block) / 4 + 8 * j);
+      for (int s = 0; s < Spans * parts; ++s) {
+        int const d = first_dim(s / parts * 4 + lane_id(block) % 4, s % parts);
+        key[s % parts][s / parts][j] =
+            *reinterpret_cast<eight_numbers const*>(at + (Whole || d < dims ? d * bytes_of(Element) : 0));
+      }
+    }
+  }
+  KVPOLICY_HD void clear_after(int t, int dims) {
+    if (dims == 32 * Spans) return;
+    for (int s = 0; s < Spans * parts; ++s) {
+      if (first_dim(s / parts * 4 + t, s % parts) < dims) continue;
+      for (int j = 0; j < tiles; ++j) key[s % parts][s / parts][j] = eight_numbers{};
+    }
+  }
+
+  /// Splits keys of 32 bits. True if a first number is beyond f16.
+  [[nodiscard]] KVPOLICY_HD bool split_keys() {
+    std::uint32_t beyond_any = 0;
+    for (int s = 0; s < Spans; ++s) {
+      for (int j = 0; j < tiles; ++j) {
+        eight_numbers& first = key[0][s][j];
+        eight_numbers& rest = key[parts - 1][s][j];
+        four_parts const lower = split_four<multiplied, false>(floats_of(first));
+        four_parts const upper = split_four<multiplied, false>(floats_of(rest));
+        beyond_any |= beyond_f16(lower.high) | beyond_f16(upper.high);
+        first = {{lower.high.of[0], lower.high.of[1], upper.high.of[0], upper.high.of[1]}};
+        rest = {{lower.rest.of[0], lower.rest.of[1], upper.rest.of[0], upper.rest.of[1]}};
+      }
+    }
+    return beyond_any != 0;
+  }
+  [[nodiscard]] KVPOLICY_HD static four_floats floats_of(eight_numbers const& raw) {
+    return {{same_bits<float>(raw.of[0]), same_bits<float>(raw.of[1]), same_bits<float>(raw.of[2]),
+             same_bits<float>(raw.of[3])}};
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail
