@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the k-th highest of a segment's keys, by one block or a cluster of them. A block reads the scores of its slice
 // once and keeps their keys in shared memory. While it reads, it counts them in 2048 bins of the range of a sample. The
-// keys of the bin that holds the k-th highest are collected in a list, and there they are counted again in bins of
-// their own range, or, if they are few, ranked. The result is exact: if a bin holds more keys than the list, its keys
-// are counted again where they are. Forced entries take part with the highest key.
+// keys of the bin that holds the k-th highest are collected in a list, in which one warp finds it bit by bit. The
+// result is exact: if a bin holds more keys than the list, its keys are counted again where they are, in bins of their
+// own range. Forced entries take part with the highest key.
 #pragma once
 
 #include <kvpolicy/ops/cuda/select/slice.hpp>
@@ -24,6 +24,30 @@ struct count_in_bins {
       if (Whole::value || key != below_all_keys) block.atomic_add(bins + about.bin_of(key), 1u);
     }
   }
+};
+
+/// At most `Most` keys, less the lowest of them, in registers of a warp.
+template <int Most>
+class warp_list {
+ public:
+  template <class Block>
+  KVPOLICY_HD warp_list(Block& block, std::uint32_t const* list, int listed, std::uint32_t least) {
+    for (int i = 0; i < of_thread; ++i) {
+      int const at = i * warp_size + lane_id(block);
+      keys_[i] = at < listed ? list[at] - least + 1 : 0;
+    }
+  }
+  /// How many keys are at least least + `low`.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD int count_from(Block& block, std::uint32_t low) const {
+    int count = 0;
+    for (std::uint32_t const key : keys_) count += key > low ? 1 : 0;
+    return block.reduce_warp(count, plus_op{});
+  }
+
+ private:
+  static constexpr int of_thread = Most / warp_size;
+  std::uint32_t keys_[static_cast<std::size_t>(of_thread)];  ///< 1 more than the difference; 0: there is none
 };
 
 /// How blocks select: one for each segment, a cluster for each, or either, where the keys of a slice do not fit in
@@ -92,10 +116,7 @@ class slice_selection {
 
   /// The threshold of the k highest keys that `read` has counted, 0 < k <= the number of entries.
   [[nodiscard]] KVPOLICY_HD key_threshold find(bin_range bins, int k) const {
-    bool cluster = clustered && blocks_ > 1;
-    std::uint32_t* list = nullptr;  // else the keys are those of the slice
-    int listed = 0;
-    std::uint32_t* to = storage_.list;
+    bool const cluster = clustered && blocks_ > 1;
     for (;;) {
       sync_all(block_, cluster);
       if (block_.thread() == 0) storage_.words[3] = 0;
@@ -105,18 +126,13 @@ class slice_selection {
       bins = bins.narrowed(chosen.bin);
       k = chosen.left;
       if (chosen.left == chosen.count) return {max_op{}(bins.low, nan_key), all_ties};
-      storage_.clear(block_);
-      collected_keys const found = collected(collect(bins, list, listed, to), cluster);
+      collected_keys const found = collected(collect(bins), cluster);
       if (found.least == found.most) return {found.least, k};
+      if (chosen.count <= select_storage::list_most) return ranked(gathered(cluster), chosen.count, k, found);
       bins = bin_range::over(found.least, found.most);
-      if (chosen.count <= select_storage::list_most) {
-        list = gathered(to, cluster);
-        listed = chosen.count;
-        cluster = false;
-        if (listed <= few_keys) return rank(list, listed, k);
-        to = list == storage_.list ? storage_.list + select_storage::list_most : storage_.list;
-      }
-      count_again(bins, list, listed);
+      storage_.clear(block_);
+      block_.sync();
+      count_again(bins);
     }
   }
 
@@ -156,31 +172,20 @@ class slice_selection {
 
  private:
   static constexpr bool clustered = How != selects::alone;
-  static constexpr int few_keys = 128;
 
-  /// Lists the keys of a bin, of which the first fit: of a list, or of the slice. Returns the range of a thread's.
-  [[nodiscard]] KVPOLICY_HD collected_keys collect(bin_range const& bin, std::uint32_t const* list, int listed,
-                                                   std::uint32_t* to) const {
+  /// Lists the slice's keys of a bin, of which the first fit. Returns the range of a thread's.
+  [[nodiscard]] KVPOLICY_HD collected_keys collect(bin_range const& bin) const {
     collected_keys mine{0, forced_key, below_all_keys};
-    if (list != nullptr) {
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1
-#endif
-      for (int i = block_.thread(); i < listed; i += block_.threads()) {
-        if (bin.have(list[i])) append(list + i, 1u, to, mine);
-      }
-      return mine;
-    }
     int const tiles = slice_.tiles(each_);
     for (int tile = 0; tile < tiles; ++tile) {
       bring(tile);
       append(keys_of(tile) + slice_.place(block_, 0), marked(tile, [&](std::uint32_t key) { return bin.have(key); }),
-             to, mine);
+             mine);
     }
     return mine;
   }
   /// Appends a thread's marked keys. `keys` are those of its first group.
-  KVPOLICY_HD void append(std::uint32_t const* keys, unsigned marks, std::uint32_t* to, collected_keys& mine) const {
+  KVPOLICY_HD void append(std::uint32_t const* keys, unsigned marks, collected_keys& mine) const {
     if (marks == 0) return;
     int place = block_.atomic_add(storage_.words + 3, popcount(marks));
 #if defined(__CUDA_ARCH__)
@@ -189,23 +194,16 @@ class slice_selection {
     for (; marks != 0; marks &= marks - 1) {
       int const bit = popcount(~marks & (marks - 1));
       std::uint32_t const key = keys[bit / four_keys::count * warp_size * four_keys::count + bit % four_keys::count];
-      if (place < select_storage::list_most) to[place] = key;
+      if (place < select_storage::list_most) storage_.list[place] = key;
       ++place;
       mine.least = min_op{}(mine.least, key);
       mine.most = max_op{}(mine.most, key);
     }
   }
-  KVPOLICY_HD void count_again(bin_range const& bins, std::uint32_t const* list, int listed) const {
+  KVPOLICY_HD void count_again(bin_range const& bins) const {
     auto const count = [&](std::uint32_t key) {
       if (bins.have(key)) block_.atomic_add(storage_.bins + bins.bin_of(key), 1u);
     };
-    if (list != nullptr) {
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1
-#endif
-      for (int i = block_.thread(); i < listed; i += block_.threads()) count(list[i]);
-      return;
-    }
     int const tiles = slice_.tiles(each_);
     for (int tile = 0; tile < tiles; ++tile) {
       bring(tile);
@@ -241,12 +239,12 @@ class slice_selection {
     return all;
   }
   /// The list of all blocks' collected keys, one after another, which fit in one.
-  [[nodiscard]] KVPOLICY_HD std::uint32_t* gathered(std::uint32_t* list, bool cluster) const {
-    if (!clustered || !cluster) return list;
+  [[nodiscard]] KVPOLICY_HD std::uint32_t const* gathered(bool cluster) const {
+    if (!clustered || !cluster) return storage_.list;
     std::uint32_t* to = storage_.list + select_storage::list_most;
     for (int other = 0; other < blocks_; ++other) {
       int const count = storage_.collected[other].count;
-      std::uint32_t const* const theirs = block_.of_block(other, list);
+      std::uint32_t const* const theirs = block_.of_block(other, storage_.list);
       for (int i = block_.thread(); i < count; i += block_.threads()) to[i] = theirs[i];
       to += count;
     }
@@ -254,40 +252,30 @@ class slice_selection {
     return storage_.list + select_storage::list_most;
   }
 
-  /// The threshold of the k highest of few keys: the lowest of those that have fewer than k above them.
-  [[nodiscard]] KVPOLICY_HD key_threshold rank(std::uint32_t* list, int listed, int k) const {
-    auto* const lowest = reinterpret_cast<std::uint64_t*>(storage_.words);
-    int* const equal = storage_.words + 2;
-    if (block_.thread() == 0) *lowest = ~std::uint64_t{0};
-    if (block_.thread() == 1) *equal = 0;
-    if (block_.thread() < four_keys::count) list[listed + block_.thread()] = below_all_keys;
-    block_.sync();
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1
-#endif
-    for (int i = block_.thread(); i < listed; i += block_.threads()) {
-      std::uint32_t const key = list[i];
-      unsigned above = 0;
-#if defined(__CUDA_ARCH__)
-#pragma unroll 2
-#endif
-      for (int j = 0; j < listed; j += four_keys::count) {
-        four_keys const others = *reinterpret_cast<four_keys const*>(list + j);
-        for (std::uint32_t const other : others.of) above += other > key ? 1 : 0;
+  /// The threshold of the k highest keys of a list, whose range is `about`: the highest that at least k keys reach. One
+  /// warp keeps the list in registers and finds the threshold bit by bit, until exactly k keys reach it.
+  [[nodiscard]] KVPOLICY_HD key_threshold ranked(std::uint32_t const* list, int listed, int k,
+                                                 collected_keys const& about) const {
+    if (warp_id(block_) == 0) {
+      warp_list<select_storage::list_most> const mine(block_, list, listed, about.least);
+      std::uint32_t reached = 0;
+      int reaching = listed;
+      for (std::uint32_t bit = 0x80000000u >> __builtin_clz(about.most - about.least); bit != 0 && reaching != k;
+           bit >>= 1) {
+        int const found = mine.count_from(block_, reached | bit);
+        if (found < k) continue;
+        reached |= bit;
+        reaching = found;
       }
-      if (above < static_cast<unsigned>(k)) block_.atomic_min(lowest, std::uint64_t{key} << 32 | above);
+      if (block_.thread() == 0) storage_.words[0] = static_cast<int>(about.least + reached);
+      if (block_.thread() == 1) storage_.words[1] = all_ties;
+      if (reaching != k) {
+        int const above = mine.count_from(block_, reached + 1);
+        if (block_.thread() == 1) storage_.words[1] = k - above;
+      }
     }
     block_.sync();
-    auto const key = static_cast<std::uint32_t>(*lowest >> 32);
-    int const left = k - static_cast<int>(*lowest & 0xFFFFFFFFu);
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1
-#endif
-    for (int i = block_.thread(); i < listed; i += block_.threads()) {
-      if (list[i] == key) block_.atomic_add(equal, 1);
-    }
-    block_.sync();
-    return {key, left < *equal ? left : all_ties};
+    return {static_cast<std::uint32_t>(storage_.words[0]), storage_.words[1]};
   }
 
   Block& block_;
