@@ -45,15 +45,16 @@ libraries_of() {
 
 collect() {
   local to=$1 program name path
-  mkdir -p "$to"/{bin/lib,weights,tools,bench/cuda}
+  mkdir -p "$to"/{bin/lib,weights,tools,bench/cuda,tests/cuda}
   for program in "${programs[@]}"; do
     libraries_of "$tree/bin/$program" | while read -r name path; do install -m 644 "$path" "$to/bin/lib/$name"; done
     install "$tree/bin/$program" "$to/bin"
   done
   strip --strip-unneeded "$to"/bin/lib/*
   cp examples/tinylm/weights/{weights,golden}.safetensors "$to/weights"
-  cp tools/gpu_acceptance.sh tools/gpu_report.py tools/gpu_results.py "$to/tools"
-  cp bench/cuda/torch_peers.py "$to/bench/cuda"
+  cp tools/gpu_acceptance.sh tools/gpu_{keep,model,model_files,report,results}.py "$to/tools"
+  cp bench/cuda/{torch_peers.py,machine.json,rows.json} "$to/bench/cuda"
+  cp tests/cuda/check_registers.py "$to/tests/cuda" # the model asks it how many blocks fit
 }
 
 suites_of() { "$@" --list-test-suites --no-colors | grep -v '^\[doctest\]' | grep -v '^=*$'; }

@@ -86,7 +86,15 @@ class Report(unittest.TestCase):
             self.assertIn(figure, self.line(lines, begins))
         self.assertIn("6 launches", self.line(lines, "WG-KV"))
         self.assertIn("f32 0.20", self.line(lines, "attention mass, W 32"))
-        self.assertEqual(table.count("\n| "), ROWS + 2)
+        self.assertEqual(table.count("\n| "), ROWS + 2 + sum(line.startswith("restated: ") for line in lines[:-2]))
+
+    def test_restated_rows_compare_a_small_call_with_a_copy_of_the_same_bytes(self):
+        _, lines, _ = self.report(GOOD, TORCH)
+        self.assertIn("0.16 (must ≥ 0.55, goal ≥ 0.70): missed", self.line(lines, "restated: top-k ≥ 288 × 32k, of a copy, 288"))
+        self.assertIn("9 µs (must ≤ 10 µs, goal ≤ 7.50 µs): met, goal missed", self.line(lines, "restated: top-k, one layer"))
+        self.assertIn("4.50 µs (must ≤ 6 µs", self.line(lines, "restated: promotion, above an empty call"))
+        self.assertTrue(self.line(lines, "restated: top-k 288 × 8k, over").endswith("n/a: not measured"))
+        self.assertRegex(lines[-2], r"^restated: \d+ met, \d+ missed$")
 
     def test_one_file_says_what_a_folder_says(self):
         _, lines, _ = self.report(GOOD, TORCH)
