@@ -38,6 +38,7 @@ struct finalize_argmin {
 /// `ByPosition`: the oldest candidate is dropped, and no score is read.
 template <class Rule, bool ByPosition = false>
 struct argmin_kernel {
+  static constexpr int least_blocks = 3;
   score_view scores;
   Rule rule;
   keep_set keep;
@@ -93,7 +94,7 @@ struct argmin_kernel {
     return packed_result::of(mine.ordinal + 1, mine.nan, true, unobserved);
   }
 
-  static constexpr int at_once = 8;
+  static constexpr int at_once = 16;
 
   /// Takes entry `first` and those a block of threads apart, up to the last competitor. They are loaded together: in
   /// place of an entry after the last, the last is. In lanes in order no position is read, unless it is the key.
