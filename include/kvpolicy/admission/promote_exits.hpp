@@ -25,13 +25,14 @@ struct promotion_target {
   std::span<recorded_column const> of_window;  ///< the window's recorded columns
   paged_lanes& pages;
   std::span<recorded_column const> of_pages;
+  oldest_entries const& dropped;
   plan<Executor>& decided;
   int* exits;
   promotion_stats* stats;
 };
 
-/// Counts the entries that leave, decides about them and promotes those that are kept, if the backend can do it
-/// together. False: nothing was done, and the verbs are called one after the other.
+/// Counts the entries that leave, decides about them, promotes those that are kept and drops all, if the backend can do
+/// it together. False: nothing was done, and the verbs are called one after the other.
 template <executor Executor, class Policy, class SignalSet>
 [[nodiscard]] bool promote_together([[maybe_unused]] Executor& exec, [[maybe_unused]] Policy const& policy,
                                     [[maybe_unused]] SignalSet const& seen, [[maybe_unused]] ring_request const& asked,
@@ -45,7 +46,7 @@ template <executor Executor, class Policy, class SignalSet>
     with_rule(policy, seen, limit, [&](auto const& rule) {
       promoting::promote_exits(
           exec, exit_decision{asked, to.exits, to.decided.scores(seen.lanes), policy.score.entry_scores(seen), rule},
-          {&keep, &to.window, to.of_window}, to.pages, to.of_pages, policy.cap, to.stats);
+          {&keep, &to.window, to.of_window}, to.dropped, to.pages, to.of_pages, policy.cap, to.stats);
     });
     to.decided.publish(keep);
     return true;

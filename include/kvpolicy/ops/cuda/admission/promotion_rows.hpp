@@ -5,14 +5,10 @@
 #include <cstdint>
 #include <kvpolicy/ops/append_rows.hpp>
 #include <kvpolicy/ops/cuda/moves/columns.hpp>
+#include <kvpolicy/ops/cuda/moves/move_tiles.hpp>
 #include <kvpolicy/ops/cuda/run/page_launches.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// The bytes that a thread moves at once.
-struct alignas(16) four_words {
-  unsigned word[4];
-};
 
 template <class Word>
 KVPOLICY_HD void copy_words(int first, int step, std::byte const* from, std::byte* to, int bytes) {
@@ -27,8 +23,8 @@ KVPOLICY_HD void copy_words(int first, int step, std::byte const* from, std::byt
 KVPOLICY_HD inline void copy_bytes(int first, int step, std::byte const* from, std::byte* to, int bytes) {
   auto const bits =
       reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) | static_cast<unsigned>(bytes);
-  if (bits % sizeof(four_words) == 0) {
-    copy_words<four_words>(first, step, from, to, bytes);
+  if (bits % sizeof(byte_vector<16>) == 0) {
+    copy_words<byte_vector<16>>(first, step, from, to, bytes);
   } else if (bits % sizeof(unsigned) == 0) {
     copy_words<unsigned>(first, step, from, to, bytes);
   } else if (bits % sizeof(std::uint16_t) == 0) {
@@ -50,23 +46,99 @@ KVPOLICY_HD inline void copy_row(int first, int step, byte_rows const& from, std
   for (int d = first; d < from.dims; d += step) copy_bytes(0, 1, source + d * from.dim, target + d * to.dim, width);
 }
 
-/// The locator and planes of a cache, in a kernel's arguments.
-struct entry_rows {
-  locator where;
-  few_planes planes;
+/// The ends of a row that is copied, and its plane; `to` null: it is not copied.
+struct row_ends {
+  std::byte const* from;
+  std::byte* to;
+  int plane;
 };
-[[nodiscard]] inline entry_rows entry_rows_of(char const* call, cache const& in) {
-  return {in.where, all_planes(call, in)};
+
+/// A thread among those that copy rows: it is number `part` of the `width` threads of a row, and row `row` of `rows`
+/// that are copied at a time.
+struct row_threads {
+  int part;
+  int width;
+  int row;
+  int rows;
+};
+/// A warp for each row, by the warps of piece `piece` of `pieces` blocks.
+template <class Block>
+[[nodiscard]] KVPOLICY_HD row_threads warp_a_row(Block& block, int piece, int pieces) {
+  int const warps = block.threads() / warp_size;
+  return {lane_id(block), warp_size, piece * warps + warp_id(block), pieces * warps};
 }
 
-/// Copies the part of an entry's row in one plane that belongs to thread `first` of `step`. Consecutive threads copy
-/// consecutive bytes.
-KVPOLICY_HD inline void copy_entry(int first, int step, entry_rows const& from, few_planes const& to, lane this_lane,
-                                   int source, place target, int in_plane) {
-  byte_rows const& read = from.planes.of[in_plane];
-  byte_rows const& written = to.of[in_plane];
-  std::byte const* const row = read.row(this_lane.layer, from.where.at(this_lane, source), this_lane.head);
-  copy_row(first, step, read, row, written, written.row(this_lane.layer, target, this_lane.head));
+/// The planes of two caches with the same elements, between which rows are copied.
+template <int Most = few_planes::most>
+struct copied_planes {
+  a_few<byte_rows, Most> from;
+  a_few<byte_rows, Most> to;
+
+  [[nodiscard]] KVPOLICY_HD int count() const { return to.count; }
+  [[nodiscard]] KVPOLICY_HD row_ends ends(lane one, place source, place target, int plane) const {
+    return {from.of[plane].row(one.layer, source, one.head), to.of[plane].row(one.layer, target, one.head), plane};
+  }
+
+  /// Copies rows 0 to `rows` - 1, whose ends are ends(i). Some are read before the first of them is written.
+  template <class Index, class Ends>
+  KVPOLICY_HD void copy(row_threads const& who, Index rows, Ends const& ends) const {
+    for (Index i = who.row; i < rows; i += at_once * who.rows) {
+      row_ends some[at_once];
+      bool wide = true;
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+      for (int j = 0; j < at_once; ++j) {
+        Index const row = i + static_cast<Index>(j) * who.rows;
+        some[j] = ends(min_op{}(row, rows - 1));
+        if (row >= rows) some[j].to = nullptr;
+        wide = wide && is_wide(some[j]);
+      }
+      if (wide) {
+        copy_wide(who, some);
+      } else {
+        for (Index row = i; row < rows && row < i + at_once * who.rows; row += who.rows) {
+          row_ends const one = ends(row);
+          if (one.to == nullptr) continue;
+          copy_row(who.part, who.width, from.of[one.plane], one.from, to.of[one.plane], one.to);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int at_once = 4;  ///< rows of a thread
+  static constexpr int wide_bytes = sizeof(byte_vector<16>);
+
+  [[nodiscard]] KVPOLICY_HD int bytes_of_row(int plane) const {
+    return bytes_of(from.of[plane].element) * from.of[plane].dims;
+  }
+  [[nodiscard]] KVPOLICY_HD bool is_wide(row_ends const& one) const {
+    auto const bits = reinterpret_cast<std::uintptr_t>(one.from) | reinterpret_cast<std::uintptr_t>(one.to) |
+                      static_cast<unsigned>(bytes_of_row(one.plane));
+    return bits % wide_bytes == 0 && from.of[one.plane].contiguous() && to.of[one.plane].contiguous();
+  }
+  KVPOLICY_HD void copy_wide(row_threads const& who, row_ends const (&some)[at_once]) const {
+    int bytes[at_once];
+    int longest = 0;
+    for (int j = 0; j < at_once; ++j) longest = max_op{}(longest, bytes[j] = bytes_of_row(some[j].plane));
+    for (int begin = who.part * wide_bytes; begin < longest; begin += who.width * wide_bytes) {
+      byte_vector<16> held[at_once];
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+      for (int j = 0; j < at_once; ++j) {
+        held[j] = *reinterpret_cast<byte_vector<16> const*>(some[j].from + min_op{}(begin, bytes[j] - wide_bytes));
+      }
+      for (int j = 0; j < at_once; ++j) {
+        if (some[j].to != nullptr && begin < bytes[j])
+          *reinterpret_cast<byte_vector<16>*>(some[j].to + begin) = held[j];
+      }
+    }
+  }
+};
+[[nodiscard]] inline copied_planes<> planes_between(char const* call, cache const& from, cache const& to) {
+  return {all_planes(call, from), all_planes(call, to)};
 }
 
 /// A column whose values move with entries: the destination and the same column of the source. If the source has none,
@@ -93,7 +165,8 @@ using column_pairs = a_few<column_pair>;
 }
 
 /// Copies the recorded values of entry `source` of a lane to its entry `target`. Called by one thread.
-KVPOLICY_HD inline void copy_numbers(column_pairs const& columns, lane this_lane, int source, int target) {
+template <int Most>
+KVPOLICY_HD void copy_numbers(a_few<column_pair, Most> const& columns, lane this_lane, int source, int target) {
   for (int i = 0; i < columns.count; ++i) {
     column_pair const& each = columns.of[i];
     std::byte* const written = each.to.row(this_lane) + std::int64_t{target} * each.bytes;
@@ -105,16 +178,21 @@ KVPOLICY_HD inline void copy_numbers(column_pairs const& columns, lane this_lane
   }
 }
 
-/// Moves the `count` elements at `from` down to `to`, by a whole block. No element is overwritten before it has been
+/// Moves the `count` elements at `from` down to `to`, by a whole warp. No element is overwritten before it has been
 /// read.
 template <class Word, class Block>
 KVPOLICY_HD void move_down(Block& block, Word* to, Word const* from, int count) {
-  for (int first = 0; first < count; first += block.threads()) {
-    int const mine = first + block.thread();
-    Word staged{};
-    if (mine < count) staged = from[mine];
-    block.sync();
-    if (mine < count) to[mine] = staged;
+  constexpr int at_once = 8;  // elements of a thread
+  for (int first = lane_id(block); block.ballot(first < count) != 0; first += at_once * warp_size) {
+    Word staged[at_once];
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+    for (int j = 0; j < at_once; ++j) staged[j] = from[min_op{}(first + j * warp_size, count - 1)];
+    block.sync_warp();
+    for (int j = 0; j < at_once; ++j) {
+      if (first + j * warp_size < count) to[first + j * warp_size] = staged[j];
+    }
   }
 }
 

@@ -9,54 +9,45 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Moves recorded columns to the beginning of their rows, one block for each lane. The block of a sequence's first lane
-/// moves its positions up. Every block reads the counts, so the last block lowers them and advances the cursors.
-struct drop_oldest_kernel {
-  kvpolicy::lanes lanes;
+/// How entries leave a window.
+template <int Most = few_columns::most>
+struct window_drop {
   by_lane<int> oldest;
   int rows;  ///< rows of the ring
-  few_columns columns;
-  int const* entries;
+  a_few<recorded_column, Most> columns;
   int slid;  ///< below 0: columns do not move, and only those of on_move::recompute change
-  int* ticket;
   epochs_of_parts epochs;
 
-  [[nodiscard]] static constexpr std::size_t shared_bytes() { return shared_arena::bytes_of_piece<int>(1); }
-
+  /// Moves a lane's recorded columns to the beginning of their rows and raises its epochs, by a warp. That of a
+  /// sequence's first lane moves its positions up.
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = lanes.at(block.index());
-    int const gone = entries[one.sequence];
-    int const left = *lanes.count.row(one) - gone;
-    if (block.thread() == 0) lower_known(block, columns, one, 0);
-    if (slid >= 0 && gone + slid > 0) move_columns(block, one, gone, left);
-    bool const is_first = one.layer == lanes.layer_begin && one.head == 0;
-    int* const position = lanes.position.row(one);
-    if (is_first && gone > 0) move_down(block, position, position + gone, left);
-    if (!last_block(block, ticket, shared_arena(block).take<int>(1))) return;
-    for (int i = block.thread(); i < lanes.sequences; i += block.threads()) {
-      int const s = lanes.sequence_begin + i;
-      lane const first{s, lanes.layer_begin, 0};
-      *lanes.count.row(first) -= entries[s];
-      int* const cursor = oldest.row(first);
-      *cursor = (*cursor + entries[s]) % rows;
-    }
-    for (int s = lanes.sequence_begin; s < lanes.sequence_end(); ++s) {
-      if (entries[s] == 0) continue;
-      raise_epochs_of(block, lanes, s, epochs.window);
-      raise_epochs_of(block, lanes, s, epochs.pages);
-    }
-  }
-
- private:
-  template <class Block>
-  KVPOLICY_HD void move_columns(Block& block, lane one, int gone, int left) const {
-    for (int i = 0; i < columns.count; ++i) {
+  KVPOLICY_HD void move(Block& block, lanes const& window, lane one, int gone, int left) const {
+    if (lane_id(block) == 0) lower_known(block, columns, one, 0);
+    for (int i = 0; i < columns.count && slid >= 0 && gone + slid > 0; ++i) {
       recorded_column const& each = columns.of[i];
       if (each.about.extent == column_extent::lane_entry) move(block, each.rows.row(one), each.about.bytes, gone, left);
     }
+    if (gone == 0) return;
+    int* const position = window.position.row(one);
+    if (leads(window, one)) move_down(block, position, position + gone, left);
+    if (lane_id(block) != 0 || one.head != 0) return;
+    if (epochs.window.data != nullptr) ++*epochs.window.row(one);
+    if (epochs.pages.data != nullptr) ++*epochs.pages.row(one);
   }
 
+  /// Lowers a sequence's count and advances its cursor, by one thread, once nobody reads them any more.
+  KVPOLICY_HD void advance(lanes const& window, int sequence, int gone) const {
+    lane const first{sequence, window.layer_begin, 0};
+    *window.count.row(first) -= gone;
+    int* const cursor = oldest.row(first);
+    *cursor = (*cursor + gone) % rows;
+  }
+
+  [[nodiscard]] KVPOLICY_HD static bool leads(lanes const& window, lane one) {
+    return one.layer == window.layer_begin && one.head == 0;
+  }
+
+ private:
   template <class Block>
   KVPOLICY_HD void move(Block& block, std::byte* row, int width, int gone, int left) const {
     std::byte* const to = row - std::int64_t{slid} * width;
@@ -70,13 +61,38 @@ struct drop_oldest_kernel {
   }
 };
 
+/// One warp for each lane. Every warp reads its sequence's count, so the last block lowers them.
+struct drop_oldest_kernel {
+  kvpolicy::lanes lanes;
+  window_drop<> drop;
+  int const* entries;
+  int* ticket;
+
+  [[nodiscard]] static constexpr std::size_t shared_bytes() { return shared_arena::bytes_of_piece<int>(1); }
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    int const index = block.index() * (block.threads() / warp_size) + warp_id(block);
+    if (index < lanes.size()) {
+      lane const one = lanes.at(index);
+      int const gone = entries[one.sequence];
+      drop.move(block, lanes, one, gone, *lanes.count.row(one) - gone);
+    }
+    if (!last_block(block, ticket, shared_arena(block).take<int>(1))) return;
+    for (int i = block.thread(); i < lanes.sequences; i += block.threads()) {
+      drop.advance(lanes, lanes.sequence_begin + i, entries[lanes.sequence_begin + i]);
+    }
+  }
+};
+
 /// Copies rows, one warp for each row, then recorded columns, one thread for each entry. Block i handles piece i %
 /// pieces of lane i / pieces.
 struct enter_rows_kernel {
-  entry_rows from;
+  locator from;
   by_lane<int> from_count;
   kvpolicy::lanes lanes;
-  entry_rows to;
+  locator to;
+  copied_planes<> planes;
   column_pairs columns;
   int const* first;
   int pieces;
@@ -88,12 +104,10 @@ struct enter_rows_kernel {
     int const count = *lanes.count.row(one);
     int const begin = first[one.sequence];
     int const more = *from_count.row(one) - begin;
-    int const planes = to.planes.count;
-    int const warps = block.threads() / warp_size;
-    for (int i = piece * warps + warp_id(block); i < more * planes; i += pieces * warps) {
-      place const at = to.where.at(one, count + i / planes);
-      copy_entry(lane_id(block), warp_size, from, to.planes, one, begin + i / planes, at, i % planes);
-    }
+    planes.copy(warp_a_row(block, piece, pieces), more * planes.count(), [&](int i) {
+      int const e = i / planes.count();
+      return planes.ends(one, from.at(one, begin + e), to.at(one, count + e), i % planes.count());
+    });
     for (int e = piece * block.threads() + block.thread(); e < more; e += pieces * block.threads()) {
       copy_numbers(columns, one, begin + e, count + e);
     }
@@ -152,10 +166,14 @@ struct implementation<ops::drop_oldest_t, Backend> {
                   std::span<recorded_column const> columns, int const* entries, int slid,
                   epochs_of_parts const& epochs = {}) {
     detail::drop_oldest_kernel const kernel{
-        window.lanes, oldest, window.where.unit_tokens, detail::all_columns("promote", columns),
-        entries,      slid,   exec.tickets(),           epochs};
-    detail::launch_unless_fault(exec, launch_shape{window.lanes.size(), exec.threads().lane, kernel.shared_bytes()},
-                                kernel);
+        window.lanes,
+        {oldest, window.where.unit_tokens, detail::all_columns("promote", columns), slid, epochs},
+        entries,
+        exec.tickets()};
+    auto const threads = exec.threads().lane;
+    int const warps = threads / detail::warp_size;
+    detail::launch_unless_fault(
+        exec, launch_shape{(window.lanes.size() + warps - 1) / warps, threads, kernel.shared_bytes()}, kernel);
   }
 };
 
@@ -174,14 +192,15 @@ struct implementation<ops::enter_rows_t, Backend> {
   static void run(Executor& exec, cache const& from, std::span<recorded_column const> from_columns, cache const& window,
                   std::span<recorded_column const> columns, int const* first) {
     lanes const& batch = window.lanes;
-    detail::enter_rows_kernel kernel{detail::entry_rows_of("ingest", from),
+    detail::enter_rows_kernel kernel{from.where,
                                      from.lanes.count,
                                      batch,
-                                     detail::entry_rows_of("ingest", window),
+                                     window.where,
+                                     detail::planes_between("ingest", from, window),
                                      detail::moved_with("ingest", columns, from_columns),
                                      first,
                                      1};
-    std::int64_t const most = std::int64_t{batch.capacity} * kernel.to.planes.count;
+    std::int64_t const most = std::int64_t{batch.capacity} * kernel.planes.count();
     kernel.pieces = detail::blocks_for_rows(exec, batch.size(), most);
     detail::launch_unless_fault(exec, launch_shape{batch.size() * kernel.pieces, exec.threads().row, 0}, kernel);
     detail::launch_unless_fault(exec, launch_shape{batch.sequences, exec.threads().entry, 0},

@@ -10,12 +10,21 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Up to `most` elements of a list in host memory. Longer lists take several launches.
-template <class T>
+/// Up to `Most` elements of a list in host memory. Longer lists take several launches.
+template <class T, int Most = 8>
 struct a_few {
-  static constexpr int most = 8;
-  T of[most] = {};
+  static constexpr int most = Most;
+  T of[static_cast<std::size_t>(most)] = {};
   int count = 0;
+
+  /// The same elements in less memory. There are at most `Fewer`.
+  template <int Fewer>
+  [[nodiscard]] a_few<T, Fewer> as() const {
+    a_few<T, Fewer> made;
+    made.count = count;
+    std::copy_n(of, count, made.of);
+    return made;
+  }
 };
 using few_columns = a_few<recorded_column>;
 
@@ -81,8 +90,8 @@ void for_each_few(std::span<T const> all, Visit const& visit) {
 
 /// Marks the columns that on_move::recompute applies to: from ordinal `first` on, the lane has other entries than
 /// before.
-template <class Block>
-KVPOLICY_HD void lower_known(Block& block, few_columns const& columns, lane this_lane, int first) {
+template <class Block, int Most>
+KVPOLICY_HD void lower_known(Block& block, a_few<recorded_column, Most> const& columns, lane this_lane, int first) {
   for (int i = 0; i < columns.count; ++i) {
     recorded_column const& one = columns.of[i];
     if (one.about.extent != column_extent::lane || one.about.rule != on_move::recompute) continue;
