@@ -109,10 +109,9 @@ struct write_promoted_kernel {
       to.lanes.position.row(this_lane)[first + e] = source.position.row(this_lane)[ordinal[e]];
       copy_numbers(columns, this_lane, ordinal[e], first + e);
     }
-    planes.copy(warp_a_row(block, piece, pieces), more * planes.count(), [&](int i) {
-      int const e = i / planes.count();
+    planes.copy(warp_a_row(block, piece, pieces), more, [&](int e) {
       place const target = to.place_of(mine, this_lane, new_pages, first + e);
-      return planes.ends(this_lane, from.at(this_lane, ordinal[e]), target, i % planes.count());
+      return copied_entry{this_lane, from.at(this_lane, ordinal[e]), target};
     });
   }
 };

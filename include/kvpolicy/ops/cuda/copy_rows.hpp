@@ -21,13 +21,11 @@ struct copy_rows_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = lanes.at(block.index() / pieces);
     lane const there{one.sequence + sequences_apart, one.layer, one.head};
-    std::int64_t const rows = std::int64_t{*lanes.count.row(one)} * planes.count();
-    planes.copy(warp_a_row(block, block.index() % pieces, pieces), rows, [&](std::int64_t i) {
-      auto const e = static_cast<int>(i / planes.count());
-      row_ends made = planes.ends(one, from.at(one, e), to.at(there, e), static_cast<int>(i % planes.count()));
-      if (made.from == made.to) made.to = nullptr;
-      return made;
-    });
+    planes.copy(warp_a_row(block, block.index() % pieces, pieces), std::int64_t{*lanes.count.row(one)},
+                [&](std::int64_t e) {
+                  int const ordinal = static_cast<int>(e);
+                  return copied_entry{one, from.at(one, ordinal), to.at(there, ordinal)};
+                });
   }
 };
 

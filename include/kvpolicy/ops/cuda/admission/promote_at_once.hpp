@@ -165,18 +165,17 @@ struct promote_kernel {
   KVPOLICY_HD void promote(Block& block, exit_storage const& shared, int here, int listed, int const* new_pages) const {
     pages_of_lanes const& to = decider.counts.to;
     int const t = block.thread();
-    planes.copy({t % width, width, t / width, block.threads() / width}, listed * planes.count(), [&](int i) {
-      leaving_entry const one = shared.entries[i / planes.count()];
+    planes.copy(row_threads{t % width, width, t / width, block.threads() / width}, listed, [&](int i) {
+      leaving_entry const one = shared.entries[i];
       leaving_lane const& mine = shared.lanes[one.lane];
       lane_promotion const& growth = mine.decided.growth;
-      int const e = i / planes.count() - mine.listed;
+      int const e = i - mine.listed;
       bool const goes = e < growth.more[0];
-      place const source{mine.oldest.unit, (mine.oldest.token + one.ordinal) % ring.unit_tokens};
+      int const row = mine.oldest.token + one.ordinal;
+      place const source{mine.oldest.unit, row < ring.unit_tokens ? row : row - ring.unit_tokens};
       place const target =
           to.place_of(growth, mine.where, new_pages - growth.pages_before, growth.before + (goes ? e : 0));
-      row_ends made = planes.ends(mine.where, source, target, i % planes.count());
-      if (!goes) made.to = nullptr;
-      return made;
+      return copied_entry{mine.where, source, target, goes};
     });
     if (t < here) {
       lane_promotion const& mine = shared.lanes[t].decided.growth;
@@ -224,14 +223,14 @@ template <class Executor, class Function, class Rule, class Write>
     int const lanes = (all + blocks - 1) / blocks;
     int width = 1;
     for (int p = 0; p < write.planes.count(); ++p) {
-      byte_rows const& plane = write.planes.to.of[p];
-      while (width < warp_size && 16 * width < bytes_of(plane.element) * plane.dims) width *= 2;
+      while (width < warp_size && 16 * width < write.planes.to.of[p].bytes()) width *= 2;
     }
     exec.launch(
         launch_shape{blocks, threads, exit_storage::bytes(lanes, most), blocks},
         kernel{decider,
                write.from,
-               {write.planes.from.template as<kernel::few>(), write.planes.to.template as<kernel::few>()},
+               {write.planes.from.template as<kernel::few>(), write.planes.to.template as<kernel::few>(),
+                write.planes.wide},
                write.columns.template as<kernel::few>(),
                {dropped.oldest, write.from.unit_tokens, held.template as<kernel::few>(), dropped.slid, dropped.epochs},
                write.stats,

@@ -15,17 +15,17 @@ KVPOLICY_HD void copy_words(int first, int step, std::byte const* from, std::byt
   auto const* const source = reinterpret_cast<Word const*>(from);
   auto* const target = reinterpret_cast<Word*>(to);
   int const words = bytes / static_cast<int>(sizeof(Word));
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
   for (int i = first; i < words; i += step) target[i] = source[i];
 }
 
-/// Copies the part of some bytes that belongs to thread `first` of `step`, by the widest access for which both ends are
-/// aligned.
+/// Copies the part of some bytes that belongs to thread `first` of `step`, by up to four of them at once.
 KVPOLICY_HD inline void copy_bytes(int first, int step, std::byte const* from, std::byte* to, int bytes) {
   auto const bits =
       reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) | static_cast<unsigned>(bytes);
-  if (bits % sizeof(byte_vector<16>) == 0) {
-    copy_words<byte_vector<16>>(first, step, from, to, bytes);
-  } else if (bits % sizeof(unsigned) == 0) {
+  if (bits % sizeof(unsigned) == 0) {
     copy_words<unsigned>(first, step, from, to, bytes);
   } else if (bits % sizeof(std::uint16_t) == 0) {
     copy_words<std::uint16_t>(first, step, from, to, bytes);
@@ -46,11 +46,12 @@ KVPOLICY_HD inline void copy_row(int first, int step, byte_rows const& from, std
   for (int d = first; d < from.dims; d += step) copy_bytes(0, 1, source + d * from.dim, target + d * to.dim, width);
 }
 
-/// The ends of a row that is copied, and its plane; `to` null: it is not copied.
-struct row_ends {
-  std::byte const* from;
-  std::byte* to;
-  int plane;
+/// An entry that is copied, and its places on both sides.
+struct copied_entry {
+  lane one;
+  place from;
+  place to;
+  bool goes = true;  ///< false: it is not copied
 };
 
 /// A thread among those that copy rows: it is number `part` of the `width` threads of a row, and row `row` of `rows`
@@ -73,72 +74,82 @@ template <int Most = few_planes::most>
 struct copied_planes {
   a_few<byte_rows, Most> from;
   a_few<byte_rows, Most> to;
+  int wide = 0;  ///< in the first planes rows are whole pieces of 16 bytes, and aligned as such on both sides
 
   [[nodiscard]] KVPOLICY_HD int count() const { return to.count; }
-  [[nodiscard]] KVPOLICY_HD row_ends ends(lane one, place source, place target, int plane) const {
-    return {from.of[plane].row(one.layer, source, one.head), to.of[plane].row(one.layer, target, one.head), plane};
-  }
 
-  /// Copies rows 0 to `rows` - 1, whose ends are ends(i). Some are read before the first of them is written.
-  template <class Index, class Ends>
-  KVPOLICY_HD void copy(row_threads const& who, Index rows, Ends const& ends) const {
-    for (Index i = who.row; i < rows; i += at_once * who.rows) {
-      row_ends some[at_once];
-      bool wide = true;
+  /// Copies the rows of entries 0 to `entries` - 1, which are entry(i). Some of the wide ones are read before the first
+  /// of them is written.
+  template <class Index, class Entry>
+  KVPOLICY_HD void copy(row_threads const& who, Index entries, Entry const& entry) const {
+    for (Index i = who.row; i < entries * wide; i += at_once * who.rows) {
+      copied_row some[at_once];
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
       for (int j = 0; j < at_once; ++j) {
         Index const row = i + static_cast<Index>(j) * who.rows;
-        some[j] = ends(min_op{}(row, rows - 1));
-        if (row >= rows) some[j].to = nullptr;
-        wide = wide && is_wide(some[j]);
+        Index const known = min_op{}(row, entries * wide - 1);
+        some[j] = row_of(entry(known / wide), static_cast<int>(known % wide));
+        if (row != known) some[j].to = nullptr;
       }
-      if (wide) {
-        copy_wide(who, some);
-      } else {
-        for (Index row = i; row < rows && row < i + at_once * who.rows; row += who.rows) {
-          row_ends const one = ends(row);
-          if (one.to == nullptr) continue;
-          copy_row(who.part, who.width, from.of[one.plane], one.from, to.of[one.plane], one.to);
-        }
-      }
+      copy_wide(who, some);
+    }
+    int const others = count() - wide;
+    for (Index i = who.row; i < entries * others; i += who.rows) {
+      int const plane = wide + static_cast<int>(i % others);
+      copied_row const one = row_of(entry(i / others), plane);
+      if (one.to != nullptr) copy_row(who.part, who.width, from.of[plane], one.from, to.of[plane], one.to);
     }
   }
 
  private:
   static constexpr int at_once = 4;  ///< rows of a thread
-  static constexpr int wide_bytes = sizeof(byte_vector<16>);
+  using piece = byte_vector<16>;
 
-  [[nodiscard]] KVPOLICY_HD int bytes_of_row(int plane) const {
-    return bytes_of(from.of[plane].element) * from.of[plane].dims;
+  /// The ends of a row; `to` null: it is not copied.
+  struct copied_row {
+    std::byte const* from;
+    std::byte* to;
+    int bytes;
+  };
+  [[nodiscard]] KVPOLICY_HD copied_row row_of(copied_entry const& of, int plane) const {
+    std::byte const* const source = from.of[plane].row(of.one.layer, of.from, of.one.head);
+    std::byte* const target = to.of[plane].row(of.one.layer, of.to, of.one.head);
+    return {source, of.goes && source != target ? target : nullptr, from.of[plane].bytes()};
   }
-  [[nodiscard]] KVPOLICY_HD bool is_wide(row_ends const& one) const {
-    auto const bits = reinterpret_cast<std::uintptr_t>(one.from) | reinterpret_cast<std::uintptr_t>(one.to) |
-                      static_cast<unsigned>(bytes_of_row(one.plane));
-    return bits % wide_bytes == 0 && from.of[one.plane].contiguous() && to.of[one.plane].contiguous();
-  }
-  KVPOLICY_HD void copy_wide(row_threads const& who, row_ends const (&some)[at_once]) const {
-    int bytes[at_once];
+  KVPOLICY_HD static void copy_wide(row_threads const& who, copied_row const (&some)[at_once]) {
+    constexpr int size = sizeof(piece);
     int longest = 0;
-    for (int j = 0; j < at_once; ++j) longest = max_op{}(longest, bytes[j] = bytes_of_row(some[j].plane));
-    for (int begin = who.part * wide_bytes; begin < longest; begin += who.width * wide_bytes) {
-      byte_vector<16> held[at_once];
+    for (copied_row const& one : some) longest = max_op{}(longest, one.bytes);
+    for (int begin = who.part * size; begin < longest; begin += who.width * size) {
+      piece held[at_once];
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
       for (int j = 0; j < at_once; ++j) {
-        held[j] = *reinterpret_cast<byte_vector<16> const*>(some[j].from + min_op{}(begin, bytes[j] - wide_bytes));
+        held[j] = *reinterpret_cast<piece const*>(some[j].from + min_op{}(begin, some[j].bytes - size));
       }
       for (int j = 0; j < at_once; ++j) {
-        if (some[j].to != nullptr && begin < bytes[j])
-          *reinterpret_cast<byte_vector<16>*>(some[j].to + begin) = held[j];
+        if (some[j].to != nullptr && begin < some[j].bytes) *reinterpret_cast<piece*>(some[j].to + begin) = held[j];
       }
     }
   }
 };
+
+/// The planes of two caches, wide ones first.
 [[nodiscard]] inline copied_planes<> planes_between(char const* call, cache const& from, cache const& to) {
-  return {all_planes(call, from), all_planes(call, to)};
+  few_planes const read = all_planes(call, from), written = all_planes(call, to);
+  copied_planes<> made;
+  for (bool const wide : {true, false}) {
+    for (int p = 0; p < read.count; ++p) {
+      if ((read.of[p].is_wide && written.of[p].is_wide) != wide) continue;
+      made.from.of[made.from.count++] = read.of[p];
+      made.to.of[made.to.count++] = written.of[p];
+    }
+    if (wide) made.wide = made.to.count;
+  }
+  return made;
 }
 
 /// A column whose values move with entries: the destination and the same column of the source. If the source has none,

@@ -104,10 +104,8 @@ struct enter_rows_kernel {
     int const count = *lanes.count.row(one);
     int const begin = first[one.sequence];
     int const more = *from_count.row(one) - begin;
-    planes.copy(warp_a_row(block, piece, pieces), more * planes.count(), [&](int i) {
-      int const e = i / planes.count();
-      return planes.ends(one, from.at(one, begin + e), to.at(one, count + e), i % planes.count());
-    });
+    planes.copy(warp_a_row(block, piece, pieces), more,
+                [&](int e) { return copied_entry{one, from.at(one, begin + e), to.at(one, count + e)}; });
     for (int e = piece * block.threads() + block.thread(); e < more; e += pieces * block.threads()) {
       copy_numbers(columns, one, begin + e, count + e);
     }

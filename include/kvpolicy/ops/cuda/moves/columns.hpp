@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
 #include <span>
 
@@ -33,6 +34,7 @@ struct byte_rows {
   std::byte* base = nullptr;
   codec element = codec::f32;
   int dims = 0;
+  bool is_wide = false;  ///< rows are whole pieces of 16 bytes, and aligned as such
   std::int64_t layer = 0, unit = 0, token = 0, head = 0, dim = 0;
   base_table bases{};
 
@@ -41,6 +43,7 @@ struct byte_rows {
       : base(of.base),
         element(of.element),
         dims(of.channels),
+        is_wide(of.contiguous() && alignment_of(of, true) == 16 && of.channels * bytes_of(of.element) % 16 == 0),
         layer(of.layer_stride),
         unit(of.unit_stride),
         token(of.token_stride),
@@ -51,6 +54,7 @@ struct byte_rows {
   [[nodiscard]] KVPOLICY_HD std::byte* row(int in_layer, place at, int of_head) const {
     return plane{base, element, dims, layer, unit, token, head, dim, bases}.row(in_layer, at, of_head);
   }
+  [[nodiscard]] KVPOLICY_HD int bytes() const { return dims * bytes_of(element); }
   [[nodiscard]] KVPOLICY_HD bool contiguous() const { return dim == bytes_of(element); }
 };
 using few_planes = a_few<byte_rows>;
