@@ -54,7 +54,7 @@ struct finalize_exits {
 struct decided_lane {
   lane_promotion growth{};
   int leaving = 0;
-  int left = 0;  ///< entries that stay in the window, drafts included
+  int left = 0;  ///< entries that stay in the window, drafts included; -1: there is no lane
   int kept = 0;
   int nan = 0;
   bool unobserved = false;
@@ -95,9 +95,9 @@ struct exit_decider {
     return made;
   }
 
-  /// Decides about a lane, by `width` neighbouring threads of a warp; the first of them gets the result. All threads of
-  /// the warp call this, those for which there is no lane (`is_there`) with the index of any other. `marks` is the
-  /// lane's row of bits.
+  /// Decides about a lane, by `width` neighbouring threads of a warp, which all get the result. All threads of the warp
+  /// call this, those for which there is no lane (`is_there`) with the index of any other. `marks` is the lane's row of
+  /// bits.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD decided_lane decide(Block& block, int index, bool is_there, int width,
                                                 std::uint32_t* marks) const {
@@ -105,15 +105,17 @@ struct exit_decider {
     bool const all = found_before(counts.faults);
     lane_growth growth(counts.to, counts.cap, index);
     int const which = (this_lane.sequence - keep.lanes.sequence_begin) % few_host_tokens::most;
-    leaving_entries const leaving = exit_counter{lanes_of_window(), window}(this_lane.sequence, tokens.of[which]);
+    leaving_entries leaving = exit_counter{lanes_of_window(), window}(this_lane.sequence, tokens.of[which]);
     int const thread = lane_id(block) % width;
     // Signals read the count in memory. Every lane of the sequence writes the same number.
     if (is_there && thread == 0) *keep.lanes.count.row(this_lane) = leaving.count;
     block.sync_warp();
     score_view const scores{keep.lanes, keep.decides, rows};
     segment_keys<Rule> keys(scores, rule, index);
-    keys.about.count = is_there ? leaving.count : 0;
-    decided_lane made{{}, leaving.count, leaving.left};
+    decided_lane made;
+    if (!is_there) leaving = {0, -1, device_error::nothing};
+    made.leaving = keys.about.count = leaving.count;
+    made.left = leaving.left;
     int oldest = 0, newest = 0;
     for (int first = 0; block.ballot(first < keys.count()) != 0; first += width) {
       decided_word const now = decide_word(block, keys, first, width, all);
@@ -123,12 +125,12 @@ struct exit_decider {
       made.kept += popcount(now.kept);
       made.nan += popcount(now.nan);
     }
-    if (!is_there || thread != 0) return made;
+    if (!is_there) return made;
     if (made.kept > 0) growth.add(0, made.kept, keys.position[oldest], keys.position[newest]);
     made.growth = growth.finish();
     made.growth.note(leaving.fault);
     made.unobserved = made.drops() && decides_unobserved(rule, scores, index);
-    keep.note(index, this_lane, leaving.count);
+    if (thread == 0) keep.note(index, this_lane, leaving.count);
     return made;
   }
 

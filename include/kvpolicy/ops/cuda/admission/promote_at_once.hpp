@@ -8,46 +8,26 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A lane between the two phases.
+/// A thread's lane, of which neighbouring threads of a warp know the same.
 struct leaving_lane {
-  decided_lane decided;
   lane where;
-  place oldest;    ///< of the window's first entry
-  int listed = 0;  ///< entries that lower lanes of the block list
-};
+  decided_lane decided;
+  place oldest;                ///< of the window's first entry
+  std::uint32_t const* marks;  ///< a bit for each entry that leaves
+  int* positions;              ///< of these entries
+  int listed = 0;              ///< entries that lower lanes list
 
-/// An entry that a lane lists.
-struct leaving_entry {
-  int lane;  ///< the lane's number in its block
-  int ordinal;
-  int position;
-};
-
-/// A block's shared memory.
-struct exit_storage {
-  collective_storage* collective;
-  leaving_lane* lanes;
-  leaving_entry* entries;
-  entry_marks marks;
-
-  template <class Block>
-  KVPOLICY_HD exit_storage(Block& block, int lanes_of_block, int most) {
-    shared_arena arena(block);
-    collective = arena.take<collective_storage>(1);
-    lanes = arena.take<leaving_lane>(lanes_of_block);
-    entries = arena.take<leaving_entry>(lanes_of_block * most);
-    marks = {arena.take<std::uint32_t>(lanes_of_block * entry_marks::words_of(most)), entry_marks::words_of(most)};
-  }
-  [[nodiscard]] static std::size_t bytes(int lanes_of_block, int most) {
-    using arena = shared_arena;
-    return collective_bytes() + arena::bytes_of_piece<leaving_lane>(lanes_of_block) +
-           arena::bytes_of_piece<leaving_entry>(lanes_of_block * most) +
-           arena::bytes_of_piece<std::uint32_t>(lanes_of_block * entry_marks::words_of(most));
+  /// True if the lane lists an entry; `rank` is how many it lists before.
+  [[nodiscard]] KVPOLICY_HD bool lists(int ordinal, int& rank) const {
+    int const last = ordinal / warp_size;
+    rank = popcount(marks[last] & ((1u << ordinal % warp_size) - 1u));
+    for (int i = 0; i < last; ++i) rank += popcount(marks[i]);
+    return (marks[last] >> ordinal % warp_size & 1u) != 0;
   }
 };
 
-/// A thread for each lane and each entry that may leave, and all blocks in one cluster. Before its barrier nothing is
-/// written but the decision; all that is both read and written here is read. After it every block knows the totals.
+/// All blocks are one cluster. Before its barrier nothing is written but the decision, and all is read of which lanes
+/// of other blocks write what they share. After it every block knows the totals.
 template <class Function, class Rule>
 struct promote_kernel {
   static constexpr int few = 4;  ///< planes, and columns: a kernel's arguments have 4 KiB
@@ -59,76 +39,80 @@ struct promote_kernel {
   promotion_stats* stats;
   block_exits* blocks;
   int lanes;  ///< of a block
+  int width;  ///< threads of a lane
   int most;   ///< entries that leave a lane
-  int width;  ///< threads that copy a row
+
+  [[nodiscard]] std::size_t shared_bytes() const {
+    return collective_bytes() + shared_arena::bytes_of_piece<int>(lanes * (entry_marks::words_of(most) + most));
+  }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     promotion_counts const& counts = decider.counts;
-    exit_storage const shared(block, lanes, most);
-    int const left = decider.keep.segments() - block.index() * lanes;
-    int const here = left < 0 ? 0 : min_op{}(left, lanes);
+    auto* const storage = shared_arena(block).take<collective_storage>(1);
+    int const in_block = block.thread() / width;
+    int const index = block.index() * lanes + in_block;
+    bool const is_there = in_block < lanes && index < decider.keep.segments();
     bool const stops = counts.faults.raised();
     int const free_pages = *counts.to.free_list.count;
-    decide(block, shared, here);
-    block.sync();
-    add_up(block, shared, here);
+    leaving_lane mine = decide(block, is_there ? index : 0, is_there);
+    std::int64_t const before = add_up(block, storage, mine);
     block.sync_cluster();
     std::int64_t below = 0;
     block_exits const all = add_up_blocks(block.index(), below);
     promotion_totals const totals{{all.sums.promoted, all.sums.over_cap, all.placed >> block_exits::bits}, free_pages};
-    std::uint64_t const of_pages = counts.page_fault(block, shared.collective, totals.sum.pages, free_pages);
-    int const listed = write_decision(block, shared, here, listed_of(below));
+    std::uint64_t const of_pages = counts.page_fault(block, storage, totals.sum.pages, free_pages);
+    mine.listed = static_cast<int>((below + before) & ((1 << block_exits::bits) - 1));
+    write_decision(block, mine, index, is_there);
     if (block.index() == 0) counts.report_faults(block, all.sums.fault, of_pages);
     if (stops || all.sums.fault != device_error::nothing || of_pages != device_error::nothing) return;
     if (block.index() == 0 && block.thread() == 0) counts.to.take(totals, stats);
-    promote(block, shared, here, listed, counts.to.free_list.free + free_pages - 1 - (below >> block_exits::bits));
-    block.sync();  // columns are read above and move below
-    leave(block, shared, here);
+    promote(block, mine, counts.to.free_list.free + free_pages - 1 - ((below + before) >> block_exits::bits));
+    block.sync_warp();  // columns are read above and move below
+    kvpolicy::lanes const window = decider.lanes_of_window();
+    drop.move(block, window, width, mine.where, mine.decided.leaving, mine.decided.left);
+    if (is_there && thread(block) == 0 && drop.leads(window, mine.where)) {
+      drop.advance(window, mine.where.sequence, mine.decided.leaving);
+    }
   }
 
  private:
+  /// The thread's number among those of its lane.
   template <class Block>
-  KVPOLICY_HD void decide(Block& block, exit_storage const& shared, int here) const {
-    int threads = warp_size;
-    while (threads > 1 && threads * lanes > block.threads()) threads /= 2;
-    int const mine = block.thread() / threads;
-    bool const is_there = mine < here;
-    int const index = is_there ? block.index() * lanes + mine : 0;
-    leaving_lane made{{}, decider.keep.lanes.at(index), {}};
+  [[nodiscard]] KVPOLICY_HD int thread(Block& block) const {
+    return block.thread() % width;
+  }
+
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD leaving_lane decide(Block& block, int index, bool is_there) const {
+    shared_arena arena(block);
+    static_cast<void>(arena.take<collective_storage>(1));
+    int const words = entry_marks::words_of(most);
+    int const in_block = is_there ? block.thread() / width : 0;
+    auto* const bits = reinterpret_cast<std::uint32_t*>(arena.take<int>(0)) + in_block * words;
+    leaving_lane made{decider.keep.lanes.at(index), {}, {}, bits, nullptr};
+    made.positions = arena.take<int>(0) + lanes * words + in_block * most;
     made.oldest = ring.at(made.where, 0);
-    made.decided = decider.decide(block, index, is_there, threads, shared.marks.row(is_there ? mine : 0));
-    if (is_there && block.thread() % threads == 0) shared.lanes[mine] = made;
+    made.decided = decider.decide(block, index, is_there, width, bits);
+    int const* const position = decider.keep.lanes.position.row(made.where);
+    for (int i = thread(block); i < made.decided.leaving; i += width) made.positions[i] = position[i];
+    block.sync_warp();
+    return made;
   }
 
-  [[nodiscard]] KVPOLICY_HD static int listed_of(std::int64_t placed) {
-    return static_cast<int>(placed & ((1 << block_exits::bits) - 1));
-  }
-
-  /// Lists the entries of the block's lanes, and notes for the other blocks what these lanes come to.
+  /// What lower lanes of the block come to, as `block_exits::placed`. Notes for the other blocks what all of them do.
   template <class Block>
-  KVPOLICY_HD void add_up(Block& block, exit_storage const& shared, int here) const {
-    int const t = block.thread();
-    leaving_lane mine{};
-    if (t < here) mine = shared.lanes[t];
+  [[nodiscard]] KVPOLICY_HD std::int64_t add_up(Block& block, collective_storage* storage,
+                                                leaving_lane const& mine) const {
+    bool const counts = thread(block) == 0;
     lane_promotion const& growth = mine.decided.growth;
-    auto const sum =
-        block.exclusive_sum(shared.collective, std::int64_t{growth.pages} << block_exits::bits | mine.decided.kept);
+    std::int64_t const own = std::int64_t{growth.pages} << block_exits::bits | mine.decided.kept;
+    auto const sum = block.exclusive_sum(storage, counts ? own : 0);
     block.sync();
-    lane_sums const sums = block.reduce(shared.collective, lane_sums(growth), add_lanes{});
-    if (t == 0) blocks[block.index()] = {sum.all, sums};
-    if (t == 0 && block.index() == 0) *decider.keep.report = report{};
-    if (t >= here) return;
-    shared.lanes[t].listed = listed_of(sum.before);
-    shared.lanes[t].decided.growth.pages_before = static_cast<int>(sum.before >> block_exits::bits);
-    leaving_entry* next = shared.entries + listed_of(sum.before);
-    int const* const position = decider.keep.lanes.position.row(mine.where);
-    for (int first = 0; first < mine.decided.leaving; first += warp_size) {
-      for (std::uint32_t left = shared.marks.row(t)[first / warp_size]; left != 0; left &= left - 1) {
-        int const ordinal = first + lowest_bit(left);
-        *next++ = {t, ordinal, position[ordinal]};
-      }
-    }
+    lane_sums const sums = block.reduce(storage, counts ? lane_sums(growth) : lane_sums{}, add_lanes{});
+    if (block.thread() == 0) blocks[block.index()] = {sum.all, sums};
+    if (block.thread() == 0 && block.index() == 0) *decider.keep.report = report{};
+    return sum.before - (counts ? 0 : own);
   }
 
   [[nodiscard]] KVPOLICY_HD block_exits add_up_blocks(int block, std::int64_t& below) const {
@@ -142,102 +126,74 @@ struct promote_kernel {
     return all;
   }
 
-  /// Offsets, ordinals and the report. Returns how many entries the block's lanes list.
+  /// Offsets, ordinals and the report.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD int write_decision(Block& block, exit_storage const& shared, int here, int below) const {
+  KVPOLICY_HD void write_decision(Block& block, leaving_lane const& mine, int index, bool is_there) const {
     keep_set const& keep = decider.keep;
-    int const t = block.thread();
-    if (block.index() == 0 && t == 0) keep.indptr[0] = 0;
-    if (t < here) {
-      decided_lane const& mine = shared.lanes[t].decided;
-      keep.indptr[block.index() * lanes + t + 1] = below + shared.lanes[t].listed + mine.kept;
-      add_to_report(block, keep.report->nan_scores, mine.nan);
-      add_to_report(block, keep.report->triggered, mine.drops() ? 1 : 0);
-      add_to_report(block, keep.report->unobserved, mine.unobserved ? 1 : 0);
+    for (int i = thread(block), rank = 0; i < mine.decided.leaving; i += width) {
+      if (mine.lists(i, rank)) keep.indices[mine.listed + rank] = i;
     }
-    int const listed = here == 0 ? 0 : shared.lanes[here - 1].listed + shared.lanes[here - 1].decided.kept;
-    for (int i = t; i < listed; i += block.threads()) keep.indices[below + i] = shared.entries[i].ordinal;
-    return listed;
+    if (!is_there || thread(block) != 0) return;
+    if (index == 0) keep.indptr[0] = 0;
+    keep.indptr[index + 1] = mine.listed + mine.decided.kept;
+    add_to_report(block, keep.report->nan_scores, mine.decided.nan);
+    add_to_report(block, keep.report->triggered, mine.decided.drops() ? 1 : 0);
+    add_to_report(block, keep.report->unobserved, mine.decided.unobserved ? 1 : 0);
   }
 
-  /// Writes tables, counts, positions, columns and rows.
+  /// Writes a lane's table, counts, positions, columns and rows.
   template <class Block>
-  KVPOLICY_HD void promote(Block& block, exit_storage const& shared, int here, int listed, int const* new_pages) const {
+  KVPOLICY_HD void promote(Block& block, leaving_lane const& mine, int const* new_pages) const {
     pages_of_lanes const& to = decider.counts.to;
-    int const t = block.thread();
-    planes.copy(row_threads{t % width, width, t / width, block.threads() / width}, listed, [&](int i) {
-      leaving_entry const one = shared.entries[i];
-      leaving_lane const& mine = shared.lanes[one.lane];
-      lane_promotion const& growth = mine.decided.growth;
-      int const e = i - mine.listed;
-      bool const goes = e < growth.more[0];
-      int const row = mine.oldest.token + one.ordinal;
+    lane_promotion const& growth = mine.decided.growth;
+    int const leaving = mine.decided.kept > 0 ? mine.decided.leaving : 0;
+    planes.copy(row_threads{thread(block), width, 0, 1}, leaving, [&](int i) {
+      int rank = 0;
+      bool const goes = mine.lists(i, rank) && rank < growth.more[0];
+      int const row = mine.oldest.token + i;
       place const source{mine.oldest.unit, row < ring.unit_tokens ? row : row - ring.unit_tokens};
-      place const target =
-          to.place_of(growth, mine.where, new_pages - growth.pages_before, growth.before + (goes ? e : 0));
+      place const target = to.place_of(growth, mine.where, new_pages, growth.before + (goes ? rank : 0));
       return copied_entry{mine.where, source, target, goes};
     });
-    if (t < here) {
-      lane_promotion const& mine = shared.lanes[t].decided.growth;
-      to.grow(0, 1, mine, shared.lanes[t].where, new_pages - mine.pages_before);
-    }
-    for (int i = t; i < listed; i += block.threads()) {
-      leaving_entry const one = shared.entries[i];
-      leaving_lane const& mine = shared.lanes[one.lane];
-      lane_promotion const& growth = mine.decided.growth;
-      int const e = i - mine.listed;
-      if (e >= growth.more[0]) continue;
-      to.lanes.position.row(mine.where)[growth.before + e] = one.position;
-      copy_numbers(columns, mine.where, one.ordinal, growth.before + e);
-    }
-  }
-
-  /// Drops the entries that leave, one warp for each lane.
-  template <class Block>
-  KVPOLICY_HD void leave(Block& block, exit_storage const& shared, int here) const {
-    kvpolicy::lanes const window = decider.lanes_of_window();
-    for (int i = warp_id(block); i < here; i += block.threads() / warp_size) {
-      leaving_lane const& mine = shared.lanes[i];
-      drop.move(block, window, mine.where, mine.decided.leaving, mine.decided.left);
-      if (lane_id(block) == 0 && drop.leads(window, mine.where)) {
-        drop.advance(window, mine.where.sequence, mine.decided.leaving);
-      }
+    to.grow(thread(block), width, growth, mine.where, new_pages);
+    for (int i = thread(block), rank = 0; i < leaving; i += width) {
+      if (!mine.lists(i, rank) || rank >= growth.more[0]) continue;
+      to.lanes.position.row(mine.where)[growth.before + rank] = mine.positions[i];
+      copy_numbers(columns, mine.where, i, growth.before + rank);
     }
   }
 };
 
-/// Launches that kernel, if the device has such clusters and the step is small. False: nothing was launched.
+/// Launches that kernel, if the device has such clusters and the step is small: there is a thread for each lane and
+/// each entry that may leave it. False: nothing was launched.
 template <class Executor, class Function, class Rule, class Write>
 [[nodiscard]] bool launch_at_once(Executor& exec, exit_decider<Function, Rule> const& decider, promoted const& leaving,
                                   oldest_entries const& dropped, Write const& write, int most) {
   using kernel = promote_kernel<Function, Rule>;
-  few_columns const held = all_columns("promote", leaving.columns);
+  constexpr int blocks = most_cluster_blocks;
+  auto const threads = exec.threads().segment;
+  int const all = decider.keep.segments();
+  if (exec.clusters() < blocks || std::int64_t{all} * (most + 1) > std::int64_t{blocks} * threads) return false;
   if constexpr (sizeof(kernel) <= 4096) {
-    constexpr int blocks = most_cluster_blocks;
-    auto const threads = exec.threads().segment;
-    int const all = decider.keep.segments();
-    bool const is_small = std::int64_t{all} * (most + 1) <= std::int64_t{blocks} * threads;
-    bool const fits =
-        write.planes.count() <= kernel::few && held.count <= kernel::few && write.columns.count <= kernel::few;
-    if (exec.clusters() < blocks || !is_small || !fits || all == 0) return false;
+    few_columns const held = all_columns("promote", leaving.columns);
+    if (std::max({write.planes.count(), held.count, write.columns.count}) > kernel::few) return false;
     int const lanes = (all + blocks - 1) / blocks;
-    int width = 1;
-    for (int p = 0; p < write.planes.count(); ++p) {
-      while (width < warp_size && 16 * width < write.planes.to.of[p].bytes()) width *= 2;
-    }
-    exec.launch(
-        launch_shape{blocks, threads, exit_storage::bytes(lanes, most), blocks},
-        kernel{decider,
-               write.from,
-               {write.planes.from.template as<kernel::few>(), write.planes.to.template as<kernel::few>(),
-                write.planes.wide},
-               write.columns.template as<kernel::few>(),
-               {dropped.oldest, write.from.unit_tokens, held.template as<kernel::few>(), dropped.slid, dropped.epochs},
-               write.stats,
-               promotion_scratch(exec.scratch(), all).blocks,
-               lanes,
-               most,
-               width});
+    int width = warp_size;
+    while (width * lanes > threads) width /= 2;
+    copied_planes<kernel::few> const planes{write.planes.from.template as<kernel::few>(),
+                                            write.planes.to.template as<kernel::few>(), write.planes.wide};
+    kernel const promote{
+        decider,
+        write.from,
+        planes,
+        write.columns.template as<kernel::few>(),
+        {dropped.oldest, write.from.unit_tokens, held.template as<kernel::few>(), dropped.slid, dropped.epochs},
+        write.stats,
+        promotion_scratch(exec.scratch(), all).blocks,
+        lanes,
+        width,
+        most};
+    exec.launch(launch_shape{blocks, threads, promote.shared_bytes(), blocks}, promote);
     return true;
   }
   return false;

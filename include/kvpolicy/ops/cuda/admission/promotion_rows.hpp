@@ -189,20 +189,20 @@ KVPOLICY_HD void copy_numbers(a_few<column_pair, Most> const& columns, lane this
   }
 }
 
-/// Moves the `count` elements at `from` down to `to`, by a whole warp. No element is overwritten before it has been
-/// read.
+/// Moves the `count` elements at `from` down to `to`, by `width` neighbouring threads of a warp. No element is
+/// overwritten before it has been read. All threads of the warp call this.
 template <class Word, class Block>
-KVPOLICY_HD void move_down(Block& block, Word* to, Word const* from, int count) {
-  constexpr int at_once = 8;  // elements of a thread
-  for (int first = lane_id(block); block.ballot(first < count) != 0; first += at_once * warp_size) {
-    Word staged[at_once];
+KVPOLICY_HD void move_down(Block& block, int width, Word* to, Word const* from, int count) {
+  constexpr int at_once = sizeof(Word) > 1 ? 16 : 1;  // elements of a thread
+  for (int first = lane_id(block) % width; block.ballot(first < count) != 0; first += at_once * width) {
+    Word staged[static_cast<std::size_t>(at_once)];
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
-    for (int j = 0; j < at_once; ++j) staged[j] = from[min_op{}(first + j * warp_size, count - 1)];
+    for (int j = 0; j < at_once && first < count; ++j) staged[j] = from[min_op{}(first + j * width, count - 1)];
     block.sync_warp();
     for (int j = 0; j < at_once; ++j) {
-      if (first + j * warp_size < count) to[first + j * warp_size] = staged[j];
+      if (first + j * width < count) to[first + j * width] = staged[j];
     }
   }
 }

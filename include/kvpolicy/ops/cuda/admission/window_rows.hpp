@@ -18,19 +18,21 @@ struct window_drop {
   int slid;  ///< below 0: columns do not move, and only those of on_move::recompute change
   epochs_of_parts epochs;
 
-  /// Moves a lane's recorded columns to the beginning of their rows and raises its epochs, by a warp. That of a
-  /// sequence's first lane moves its positions up.
+  /// Moves a lane's recorded columns to the beginning of their rows and raises its epochs, by `width` neighbouring
+  /// threads of a warp. Those of a sequence's first lane move its positions up. All threads of the warp call this,
+  /// those without a lane with no entry.
   template <class Block>
-  KVPOLICY_HD void move(Block& block, lanes const& window, lane one, int gone, int left) const {
-    if (lane_id(block) == 0) lower_known(block, columns, one, 0);
-    for (int i = 0; i < columns.count && slid >= 0 && gone + slid > 0; ++i) {
+  KVPOLICY_HD void move(Block& block, lanes const& window, int width, lane one, int gone, int left) const {
+    bool const is_first = lane_id(block) % width == 0;
+    if (is_first && left >= 0) lower_known(block, columns, one, 0);
+    for (int i = 0; i < columns.count && slid >= 0; ++i) {
       recorded_column const& each = columns.of[i];
-      if (each.about.extent == column_extent::lane_entry) move(block, each.rows.row(one), each.about.bytes, gone, left);
+      if (each.about.extent != column_extent::lane_entry) continue;
+      move(block, width, each.rows.row(one), each.about.bytes, gone, gone + slid > 0 ? left : 0);
     }
-    if (gone == 0) return;
     int* const position = window.position.row(one);
-    if (leads(window, one)) move_down(block, position, position + gone, left);
-    if (lane_id(block) != 0 || one.head != 0) return;
+    move_down(block, width, position, position + gone, leads(window, one) && gone > 0 ? left : 0);
+    if (!is_first || gone == 0 || one.head != 0) return;
     if (epochs.window.data != nullptr) ++*epochs.window.row(one);
     if (epochs.pages.data != nullptr) ++*epochs.pages.row(one);
   }
@@ -49,14 +51,16 @@ struct window_drop {
 
  private:
   template <class Block>
-  KVPOLICY_HD void move(Block& block, std::byte* row, int width, int gone, int left) const {
-    std::byte* const to = row - std::int64_t{slid} * width;
-    std::byte const* const from = row + std::int64_t{gone} * width;
+  KVPOLICY_HD void move(Block& block, int width, std::byte* row, int bytes, int gone, int left) const {
+    std::byte* const to = row - std::int64_t{slid} * bytes;
+    std::byte const* const from = row + std::int64_t{gone} * bytes;
     constexpr int word = static_cast<int>(sizeof(unsigned));
-    if ((reinterpret_cast<std::uintptr_t>(row) | static_cast<unsigned>(width)) % sizeof(unsigned) == 0) {
-      move_down(block, reinterpret_cast<unsigned*>(to), reinterpret_cast<unsigned const*>(from), left * (width / word));
+    bool const apart = (reinterpret_cast<std::uintptr_t>(row) | static_cast<unsigned>(bytes)) % sizeof(unsigned) != 0;
+    if (block.ballot(apart) == 0) {
+      auto const* const words = reinterpret_cast<unsigned const*>(from);
+      move_down(block, width, reinterpret_cast<unsigned*>(to), words, left * (bytes / word));
     } else {
-      move_down(block, to, from, left * width);
+      move_down(block, width, to, from, left * bytes);
     }
   }
 };
@@ -76,7 +80,7 @@ struct drop_oldest_kernel {
     if (index < lanes.size()) {
       lane const one = lanes.at(index);
       int const gone = entries[one.sequence];
-      drop.move(block, lanes, one, gone, *lanes.count.row(one) - gone);
+      drop.move(block, lanes, warp_size, one, gone, *lanes.count.row(one) - gone);
     }
     if (!last_block(block, ticket, shared_arena(block).take<int>(1))) return;
     for (int i = block.thread(); i < lanes.sequences; i += block.threads()) {
