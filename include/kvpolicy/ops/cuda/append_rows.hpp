@@ -77,7 +77,7 @@ struct count_promoted_kernel {
   }
 };
 
-/// Writes the entries of one source into their lanes: positions, recorded columns and rows, one warp for each row.
+/// Writes the entries of one source into their lanes: positions, recorded columns and rows, one warp for each entry.
 /// Block i handles piece i % pieces of lane i / pieces. The first piece of a lane writes its page table and counts,
 /// which no other block of the launch reads: new pages are found in the free list.
 struct write_promoted_kernel {
@@ -109,10 +109,11 @@ struct write_promoted_kernel {
       to.lanes.position.row(this_lane)[first + e] = source.position.row(this_lane)[ordinal[e]];
       copy_numbers(columns, this_lane, ordinal[e], first + e);
     }
-    planes.copy(warp_a_row(block, piece, pieces), more, [&](int e) {
+    int const warps = block.threads() / warp_size;
+    for (int e = piece * warps + warp_id(block); e < more; e += pieces * warps) {
       place const target = to.place_of(mine, this_lane, new_pages, first + e);
-      return copied_entry{this_lane, from.at(this_lane, ordinal[e]), target};
-    });
+      planes.copy({lane_id(block), warp_size}, {this_lane, from.at(this_lane, ordinal[e]), target});
+    }
   }
 };
 
@@ -213,7 +214,7 @@ struct implementation<ops::append_rows_t, Backend> {
       into.planes = detail::planes_between("promote", *source.from, to);
       into.columns = detail::moved_with("promote", columns, source.columns);
       std::int64_t const entries = std::min(most, source.keep->lanes.capacity);
-      into.pieces = detail::blocks_for_rows(exec, into.to.lanes.size(), entries * into.planes.count());
+      into.pieces = detail::blocks_for_entries(exec, into.to.lanes.size(), entries);
     }
   };
 };

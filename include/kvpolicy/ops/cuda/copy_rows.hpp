@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device implementation of copy_rows, one warp for each row.
+// Device implementation of copy_rows, one warp for each entry.
 #pragma once
 
 #include <kvpolicy/ops/copy_rows.hpp>
@@ -21,11 +21,10 @@ struct copy_rows_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = lanes.at(block.index() / pieces);
     lane const there{one.sequence + sequences_apart, one.layer, one.head};
-    planes.copy(warp_a_row(block, block.index() % pieces, pieces), std::int64_t{*lanes.count.row(one)},
-                [&](std::int64_t e) {
-                  int const ordinal = static_cast<int>(e);
-                  return copied_entry{one, from.at(one, ordinal), to.at(there, ordinal)};
-                });
+    int const warps = block.threads() / warp_size;
+    for (int e = block.index() % pieces * warps + warp_id(block); e < *lanes.count.row(one); e += pieces * warps) {
+      planes.copy({lane_id(block), warp_size}, {one, from.at(one, e), to.at(there, e)});
+    }
   }
 };
 
@@ -37,8 +36,7 @@ struct implementation<ops::copy_rows_t, Backend> {
   static void run(Executor& exec, cache const& from, cache const& to) {
     detail::copy_rows_kernel kernel{from.lanes, to.lanes.sequence_begin - from.lanes.sequence_begin, from.where,
                                     to.where,   detail::planes_between("copy_rows", from, to),       1};
-    kernel.pieces =
-        detail::blocks_for_rows(exec, from.lanes.size(), std::int64_t{from.lanes.capacity} * kernel.planes.count());
+    kernel.pieces = detail::blocks_for_entries(exec, from.lanes.size(), from.lanes.capacity);
     detail::launch_unless_fault(exec, launch_shape{from.lanes.size() * kernel.pieces, exec.threads().row, 0}, kernel);
   }
 };

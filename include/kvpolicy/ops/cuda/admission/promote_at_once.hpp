@@ -146,17 +146,16 @@ struct promote_kernel {
   KVPOLICY_HD void promote(Block& block, leaving_lane const& mine, int const* new_pages) const {
     pages_of_lanes const& to = decider.counts.to;
     lane_promotion const& growth = mine.decided.growth;
-    int const leaving = mine.decided.kept > 0 ? mine.decided.leaving : 0;
-    planes.copy(row_threads{thread(block), width, 0, 1}, leaving, [&](int i) {
-      int rank = 0;
-      bool const goes = mine.lists(i, rank) && rank < growth.more[0];
+    int rank = 0;
+    for (int i = 0; i < mine.decided.leaving && rank < growth.more[0]; ++i) {
+      if (!mine.lists(i, rank) || rank >= growth.more[0]) continue;
       int const row = mine.oldest.token + i;
       place const source{mine.oldest.unit, row < ring.unit_tokens ? row : row - ring.unit_tokens};
-      place const target = to.place_of(growth, mine.where, new_pages, growth.before + (goes ? rank : 0));
-      return copied_entry{mine.where, source, target, goes};
-    });
+      place const target = to.place_of(growth, mine.where, new_pages, growth.before + rank);
+      planes.copy({thread(block), width}, {mine.where, source, target});
+    }
     to.grow(thread(block), width, growth, mine.where, new_pages);
-    for (int i = thread(block), rank = 0; i < leaving; i += width) {
+    for (int i = thread(block); i < mine.decided.leaving; i += width) {
       if (!mine.lists(i, rank) || rank >= growth.more[0]) continue;
       to.lanes.position.row(mine.where)[growth.before + rank] = mine.positions[i];
       copy_numbers(columns, mine.where, i, growth.before + rank);

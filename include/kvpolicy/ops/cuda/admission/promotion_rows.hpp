@@ -48,26 +48,16 @@ KVPOLICY_HD inline void copy_row(int first, int step, byte_rows const& from, std
 
 /// An entry that is copied, and its places on both sides.
 struct copied_entry {
-  lane one;
+  lane where;
   place from;
   place to;
-  bool goes = true;  ///< false: it is not copied
 };
 
-/// A thread among those that copy rows: it is number `part` of the `width` threads of a row, and row `row` of `rows`
-/// that are copied at a time.
+/// A thread among those that copy entries: it is number `part` of the `width` threads of an entry.
 struct row_threads {
   int part;
   int width;
-  int row;
-  int rows;
 };
-/// A warp for each row, by the warps of piece `piece` of `pieces` blocks.
-template <class Block>
-[[nodiscard]] KVPOLICY_HD row_threads warp_a_row(Block& block, int piece, int pieces) {
-  int const warps = block.threads() / warp_size;
-  return {lane_id(block), warp_size, piece * warps + warp_id(block), pieces * warps};
-}
 
 /// The planes of two caches with the same elements, between which rows are copied.
 template <int Most = few_planes::most>
@@ -78,60 +68,51 @@ struct copied_planes {
 
   [[nodiscard]] KVPOLICY_HD int count() const { return to.count; }
 
-  /// Copies the rows of entries 0 to `entries` - 1, which are entry(i). Some of the wide ones are read before the first
-  /// of them is written.
-  template <class Index, class Entry>
-  KVPOLICY_HD void copy(row_threads const& who, Index entries, Entry const& entry) const {
-    for (Index i = who.row; i < entries * wide; i += at_once * who.rows) {
-      copied_row some[at_once];
-#if defined(__CUDA_ARCH__)
-#pragma unroll
-#endif
-      for (int j = 0; j < at_once; ++j) {
-        Index const row = i + static_cast<Index>(j) * who.rows;
-        Index const known = min_op{}(row, entries * wide - 1);
-        some[j] = row_of(entry(known / wide), static_cast<int>(known % wide));
-        if (row != known) some[j].to = nullptr;
-      }
-      copy_wide(who, some);
-    }
-    int const others = count() - wide;
-    for (Index i = who.row; i < entries * others; i += who.rows) {
-      int const plane = wide + static_cast<int>(i % others);
-      copied_row const one = row_of(entry(i / others), plane);
-      if (one.to != nullptr) copy_row(who.part, who.width, from.of[plane], one.from, to.of[plane], one.to);
+  /// Copies the rows of an entry. Two wide ones are read before the first of them is written.
+  KVPOLICY_HD void copy(row_threads const& who, copied_entry const& one) const {
+    for (int p = 0; p < wide; p += 2) copy_two(who, {row_of(one, p), row_of(one, p + 1 < wide ? p + 1 : p)});
+    for (int p = wide; p < count(); ++p) {
+      copied_row const row = row_of(one, p);
+      if (row.to != row.from) copy_row(who.part, who.width, from.of[p], row.from, to.of[p], row.to);
     }
   }
 
  private:
-  static constexpr int at_once = 4;  ///< rows of a thread
-  using piece = byte_vector<16>;
-
-  /// The ends of a row; `to` null: it is not copied.
+  /// The ends of a row.
   struct copied_row {
     std::byte const* from;
     std::byte* to;
     int bytes;
   };
-  [[nodiscard]] KVPOLICY_HD copied_row row_of(copied_entry const& of, int plane) const {
-    std::byte const* const source = from.of[plane].row(of.one.layer, of.from, of.one.head);
-    std::byte* const target = to.of[plane].row(of.one.layer, of.to, of.one.head);
-    return {source, of.goes && source != target ? target : nullptr, from.of[plane].bytes()};
+  struct two_rows {
+    copied_row of[2];
+  };
+  [[nodiscard]] KVPOLICY_HD copied_row row_of(copied_entry const& one, int plane) const {
+    return {from.of[plane].row(one.where.layer, one.from, one.where.head),
+            to.of[plane].row(one.where.layer, one.to, one.where.head), from.of[plane].bytes()};
   }
-  KVPOLICY_HD static void copy_wide(row_threads const& who, copied_row const (&some)[at_once]) {
+  KVPOLICY_HD static void copy_two(row_threads const& who, two_rows const& rows) {
+    using piece = byte_vector<16>;
     constexpr int size = sizeof(piece);
-    int longest = 0;
-    for (copied_row const& one : some) longest = max_op{}(longest, one.bytes);
-    for (int begin = who.part * size; begin < longest; begin += who.width * size) {
+    constexpr int at_once = 4;  // two of each row
+    int const longest = max_op{}(rows.of[0].bytes, rows.of[1].bytes);
+    for (int begin = who.part * size; begin < longest; begin += 2 * who.width * size) {
       piece held[at_once];
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
       for (int j = 0; j < at_once; ++j) {
-        held[j] = *reinterpret_cast<piece const*>(some[j].from + min_op{}(begin, some[j].bytes - size));
+        copied_row const& row = rows.of[j % 2];
+        held[j] =
+            *reinterpret_cast<piece const*>(row.from + min_op{}(begin + j / 2 * who.width * size, row.bytes - size));
       }
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
       for (int j = 0; j < at_once; ++j) {
-        if (some[j].to != nullptr && begin < some[j].bytes) *reinterpret_cast<piece*>(some[j].to + begin) = held[j];
+        copied_row const& row = rows.of[j % 2];
+        int const at = begin + j / 2 * who.width * size;
+        if (row.to != row.from && at < row.bytes) *reinterpret_cast<piece*>(row.to + at) = held[j];
       }
     }
   }
@@ -207,9 +188,9 @@ KVPOLICY_HD void move_down(Block& block, int width, Word* to, Word const* from, 
   }
 }
 
-/// How many blocks copy the rows of a lane, of which there are at most `most`; one warp for each row.
+/// How many blocks copy the entries of a lane, of which there are at most `most`; one warp for each.
 template <class Executor>
-[[nodiscard]] int blocks_for_rows(Executor& exec, int lanes, std::int64_t most) {
+[[nodiscard]] int blocks_for_entries(Executor& exec, int lanes, std::int64_t most) {
   int const warps = exec.threads().row / warp_size;
   return count_blocks_per_lane(exec, lanes, (most + warps - 1) / warps);
 }

@@ -89,7 +89,7 @@ struct drop_oldest_kernel {
   }
 };
 
-/// Copies rows, one warp for each row, then recorded columns, one thread for each entry. Block i handles piece i %
+/// Copies rows, one warp for each entry, then recorded columns, one thread for each entry. Block i handles piece i %
 /// pieces of lane i / pieces.
 struct enter_rows_kernel {
   locator from;
@@ -108,8 +108,10 @@ struct enter_rows_kernel {
     int const count = *lanes.count.row(one);
     int const begin = first[one.sequence];
     int const more = *from_count.row(one) - begin;
-    planes.copy(warp_a_row(block, piece, pieces), more,
-                [&](int e) { return copied_entry{one, from.at(one, begin + e), to.at(one, count + e)}; });
+    int const warps = block.threads() / warp_size;
+    for (int e = piece * warps + warp_id(block); e < more; e += pieces * warps) {
+      planes.copy({lane_id(block), warp_size}, {one, from.at(one, begin + e), to.at(one, count + e)});
+    }
     for (int e = piece * block.threads() + block.thread(); e < more; e += pieces * block.threads()) {
       copy_numbers(columns, one, begin + e, count + e);
     }
@@ -202,8 +204,7 @@ struct implementation<ops::enter_rows_t, Backend> {
                                      detail::moved_with("ingest", columns, from_columns),
                                      first,
                                      1};
-    std::int64_t const most = std::int64_t{batch.capacity} * kernel.planes.count();
-    kernel.pieces = detail::blocks_for_rows(exec, batch.size(), most);
+    kernel.pieces = detail::blocks_for_entries(exec, batch.size(), batch.capacity);
     detail::launch_unless_fault(exec, launch_shape{batch.size() * kernel.pieces, exec.threads().row, 0}, kernel);
     detail::launch_unless_fault(exec, launch_shape{batch.sequences, exec.threads().entry, 0},
                                 detail::count_entered_kernel{from.lanes.count, from.lanes.position, batch, first});
