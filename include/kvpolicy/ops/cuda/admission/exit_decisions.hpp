@@ -106,7 +106,7 @@ struct exit_decider {
     lane_growth growth(counts.to, counts.cap, index);
     int const which = (this_lane.sequence - keep.lanes.sequence_begin) % few_host_tokens::most;
     leaving_entries leaving = exit_counter{lanes_of_window(), window}(this_lane.sequence, tokens.of[which]);
-    int const thread = lane_id(block) % width;
+    int const thread = lane_id(block) & (width - 1);
     // Signals read the count in memory. Every lane of the sequence writes the same number.
     if (is_there && thread == 0) *keep.lanes.count.row(this_lane) = leaving.count;
     block.sync_warp();
@@ -150,7 +150,7 @@ struct exit_decider {
   template <class Block>
   [[nodiscard]] KVPOLICY_HD decided_word decide_word(Block& block, segment_keys<Rule> const& keys, int first, int width,
                                                      bool all) const {
-    int const thread = lane_id(block) % width;
+    int const thread = lane_id(block) & (width - 1);
     int const ordinal = first + thread;
     bool stays = false;
     bool is_nan = false;

@@ -55,20 +55,20 @@ struct promote_kernel {
     bool const is_there = in_block < lanes && index < decider.keep.segments();
     bool const stops = counts.faults.raised();
     int const free_pages = *counts.to.free_list.count;
+    int const first_page = counts.free_page(block.thread(), free_pages);
     leaving_lane mine = decide(block, is_there ? index : 0, is_there);
     std::int64_t const before = add_up(block, storage, mine);
     block.sync_cluster();
     std::int64_t below = 0;
     block_exits const all = add_up_blocks(block.index(), below);
     promotion_totals const totals{{all.sums.promoted, all.sums.over_cap, all.placed >> block_exits::bits}, free_pages};
-    std::uint64_t const of_pages = counts.page_fault(block, storage, totals.sum.pages, free_pages);
+    std::uint64_t const of_pages = counts.page_fault(block, storage, totals.sum.pages, free_pages, first_page);
     mine.listed = static_cast<int>((below + before) & ((1 << block_exits::bits) - 1));
     write_decision(block, mine, index, is_there);
     if (block.index() == 0) counts.report_faults(block, all.sums.fault, of_pages);
     if (stops || all.sums.fault != device_error::nothing || of_pages != device_error::nothing) return;
     if (block.index() == 0 && block.thread() == 0) counts.to.take(totals, stats);
     promote(block, mine, counts.to.free_list.free + free_pages - 1 - ((below + before) >> block_exits::bits));
-    block.sync_warp();  // columns are read above and move below
     kvpolicy::lanes const window = decider.lanes_of_window();
     drop.move(block, window, width, mine.where, mine.decided.leaving, mine.decided.left);
     if (is_there && thread(block) == 0 && drop.leads(window, mine.where)) {
@@ -80,7 +80,7 @@ struct promote_kernel {
   /// The thread's number among those of its lane.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD int thread(Block& block) const {
-    return block.thread() % width;
+    return block.thread() & (width - 1);
   }
 
   template <class Block>

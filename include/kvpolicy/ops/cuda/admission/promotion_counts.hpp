@@ -203,19 +203,24 @@ struct promotion_counts {
     block.sync();
     sums = block.reduce(storage, sums, add_lanes{});
     int const free = *to.free_list.count;
+    int const first = free_page(block.thread(), free);
     if (block.thread() == 0) *all = {{sums.promoted, sums.over_cap, pages}, free};
     block.sync();
-    report_faults(block, sums.fault, page_fault(block, storage, pages, free));
+    report_faults(block, sums.fault, page_fault(block, storage, pages, free, first));
   }
 
-  /// The lowest fault of the pages that will be assigned. Collective.
+  /// The i-th page that is taken from the list, if it has so many.
+  [[nodiscard]] KVPOLICY_HD int free_page(std::int64_t i, int free) const {
+    return i < free ? to.free_list.free[free - 1 - i] : to.free_list.sentinel;
+  }
+  /// The lowest fault of the pages that will be assigned. `first` is that of the thread's number. Collective.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD std::uint64_t page_fault(Block& block, collective_storage* storage, std::int64_t pages,
-                                                     int free) const {
+                                                     int free, int first) const {
     std::uint64_t found = device_error::nothing;
     if (pages > free) found = device_error::pack(fault::pages_supply, free, pages);
     for (std::int64_t i = block.thread(); pages <= free && i < pages; i += block.threads()) {
-      int const page = to.free_list.free[free - 1 - i];
+      int const page = i < block.threads() ? first : free_page(i, free);
       bool const good = page != to.free_list.sentinel && page >= 0 && page < to.units;
       if (!good) found = min_op{}(found, device_error::pack(fault::pages_sentinel, i, page));
     }

@@ -174,8 +174,8 @@ KVPOLICY_HD void copy_numbers(a_few<column_pair, Most> const& columns, lane this
 /// overwritten before it has been read. All threads of the warp call this.
 template <class Word, class Block>
 KVPOLICY_HD void move_down(Block& block, int width, Word* to, Word const* from, int count) {
-  constexpr int at_once = sizeof(Word) > 1 ? 16 : 1;  // elements of a thread
-  for (int first = lane_id(block) % width; block.ballot(first < count) != 0; first += at_once * width) {
+  constexpr int at_once = sizeof(Word) > 1 ? 32 : 1;  // elements of a thread
+  for (int first = lane_id(block) & (width - 1); block.ballot(first < count) != 0; first += at_once * width) {
     Word staged[static_cast<std::size_t>(at_once)];
 #if defined(__CUDA_ARCH__)
 #pragma unroll

@@ -23,7 +23,7 @@ struct window_drop {
   /// those without a lane with no entry.
   template <class Block>
   KVPOLICY_HD void move(Block& block, lanes const& window, int width, lane one, int gone, int left) const {
-    bool const is_first = lane_id(block) % width == 0;
+    bool const is_first = (lane_id(block) & (width - 1)) == 0;
     if (is_first && left >= 0) lower_known(block, columns, one, 0);
     for (int i = 0; i < columns.count && slid >= 0; ++i) {
       recorded_column const& each = columns.of[i];
