@@ -66,6 +66,34 @@ int go_on(Policy const& policy, dual_options const& how, int most_tokens, std::u
   return refused;
 }
 
+/// Further planes of both parts of a cache, in memory of their own: `channels` bytes a row.
+struct further_planes {
+  std::vector<std::byte> memory;
+  std::vector<kv::plane> window, pages;
+
+  further_planes(kv::dual_cache& both, int count, int channels) {
+    std::int64_t const rows = both.pages.entries.where.units * both.pages.page();
+    std::int64_t const row = both.window.k.token_stride;
+    memory.resize(as_size(count) * as_size(rows * channels));
+    for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i * 7 + i / 251);
+    for (int p = 0; p < count; ++p) {
+      for (auto* part : {&both.window, &both.pages.entries}) {
+        kv::plane made = part->k;
+        made.base = memory.data() + p * rows * channels;
+        made.element = kv::codec::opaque;
+        made.channels = channels;
+        made.channel_stride = 1;
+        for (std::int64_t* each : {&made.layer_stride, &made.unit_stride, &made.token_stride, &made.head_stride}) {
+          *each = *each / row * channels;
+        }
+        (part == &both.window ? window : pages).push_back(made);
+      }
+    }
+    both.window.more = window;
+    both.pages.entries.more = pages;
+  }
+};
+
 TEST_SUITE("device/promotion") {
   TEST_CASE("promotion of a few new tokens takes one launch of a cluster, or three launches") {
     auto const launches = [](auto const& policy, dual_options const& how, int tokens, int clusters, int expected) {
@@ -103,6 +131,26 @@ TEST_SUITE("device/promotion") {
       dual_options const how{.model = {2, 4, 2, channels}, .sequences = 2, .rows = 12, .pages = 60, .bound = 40};
       go_on(kv::policies::wg_kv({.window = 8}), how, 4, static_cast<std::uint64_t>(channels));
     }
+  }
+
+  TEST_CASE("further planes move with their rows, and more than four planes take three launches") {
+    auto const moved = [](int count, int channels, int expected) {
+      both_sides now({.sequences = 2, .pages = 60, .bound = 40}, kv::policies::wg_kv({.window = 8}), small, 7);
+      further_planes const on_host(now.expected.both, count, channels);
+      further_planes const on_device(now.found.both, count, channels);
+      auto const before = on_host.memory;
+      for (int t = 0; t < 12; ++t) now.ask([&](auto& on) { on.step({t % 3, 1}); });
+      now.expected.promote({1, 2});
+      int const taken = launches_of(now.device, expected, [&] { now.found.promote({1, 2}); });
+      CHECK(before != on_host.memory);
+      CHECK(on_host.memory == on_device.memory);
+      return taken;
+    };
+    CHECK(moved(1, 3, 1) == 1);
+    CHECK(moved(2, 16, 1) == 1);
+    CHECK(moved(2, 24, 1) == 1);
+    CHECK(moved(3, 16, 3) == 3);
+    CHECK(moved(3, 6, 3) == 3);
   }
 
   TEST_CASE("long windows and numbers of tokens that differ among many sequences are promoted as before") {

@@ -66,6 +66,7 @@ struct count_promoted_kernel {
   [[nodiscard]] KVPOLICY_HD lane_promotion promotion_of(int index) const {
     lane const this_lane = counts.to.lanes.at(index);
     lane_growth growth(counts.to, counts.cap, index);
+    growth.begin();
     for (int s = 0; s < sources; ++s) {
       int const going = source[s].going(index, this_lane);
       if (going == 0) continue;

@@ -102,10 +102,11 @@ struct exit_decider {
   [[nodiscard]] KVPOLICY_HD decided_lane decide(Block& block, int index, bool is_there, int width,
                                                 std::uint32_t* marks) const {
     lane const this_lane = keep.lanes.at(index);
-    bool const all = found_before(counts.faults);
     lane_growth growth(counts.to, counts.cap, index);
     int const which = (this_lane.sequence - keep.lanes.sequence_begin) % few_host_tokens::most;
     leaving_entries leaving = exit_counter{lanes_of_window(), window}(this_lane.sequence, tokens.of[which]);
+    growth.begin();
+    bool const all = found_before(counts.faults);
     int const thread = lane_id(block) & (width - 1);
     // Signals read the count in memory. Every lane of the sequence writes the same number.
     if (is_there && thread == 0) *keep.lanes.count.row(this_lane) = leaving.count;

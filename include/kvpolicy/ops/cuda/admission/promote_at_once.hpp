@@ -12,7 +12,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 struct leaving_lane {
   lane where;
   decided_lane decided;
-  place oldest;                ///< of the window's first entry
+  int cursor;                  ///< the row of the ring that holds the window's first entry
   std::uint32_t const* marks;  ///< a bit for each entry that leaves
   int* positions;              ///< of these entries
   int listed = 0;              ///< entries that lower lanes list
@@ -53,10 +53,10 @@ struct promote_kernel {
     int const in_block = block.thread() / width;
     int const index = block.index() * lanes + in_block;
     bool const is_there = in_block < lanes && index < decider.keep.segments();
-    bool const stops = counts.faults.raised();
+    std::uint64_t const known = *counts.faults.data;
     int const free_pages = *counts.to.free_list.count;
-    int const first_page = counts.free_page(block.thread(), free_pages);
     leaving_lane mine = decide(block, is_there ? index : 0, is_there);
+    int const first_page = counts.free_page(block.thread(), free_pages);
     std::int64_t const before = add_up(block, storage, mine);
     block.sync_cluster();
     std::int64_t below = 0;
@@ -66,7 +66,7 @@ struct promote_kernel {
     mine.listed = static_cast<int>((below + before) & ((1 << block_exits::bits) - 1));
     write_decision(block, mine, index, is_there);
     if (block.index() == 0) counts.report_faults(block, all.sums.fault, of_pages);
-    if (stops || all.sums.fault != device_error::nothing || of_pages != device_error::nothing) return;
+    if (min_op{}(known, min_op{}(all.sums.fault, of_pages)) != device_error::nothing) return;
     if (block.index() == 0 && block.thread() == 0) counts.to.take(totals, stats);
     promote(block, mine, counts.to.free_list.free + free_pages - 1 - ((below + before) >> block_exits::bits));
     kvpolicy::lanes const window = decider.lanes_of_window();
@@ -90,9 +90,9 @@ struct promote_kernel {
     int const words = entry_marks::words_of(most);
     int const in_block = is_there ? block.thread() / width : 0;
     auto* const bits = reinterpret_cast<std::uint32_t*>(arena.take<int>(0)) + in_block * words;
-    leaving_lane made{decider.keep.lanes.at(index), {}, {}, bits, nullptr};
+    leaving_lane made{decider.keep.lanes.at(index), {}, 0, bits, nullptr};
     made.positions = arena.take<int>(0) + lanes * words + in_block * most;
-    made.oldest = ring.at(made.where, 0);
+    made.cursor = *ring.table.row(made.where);
     made.decided = decider.decide(block, index, is_there, width, bits);
     int const* const position = decider.keep.lanes.position.row(made.where);
     for (int i = thread(block); i < made.decided.leaving; i += width) made.positions[i] = position[i];
@@ -149,8 +149,7 @@ struct promote_kernel {
     int rank = 0;
     for (int i = 0; i < mine.decided.leaving && rank < growth.more[0]; ++i) {
       if (!mine.lists(i, rank) || rank >= growth.more[0]) continue;
-      int const row = mine.oldest.token + i;
-      place const source{mine.oldest.unit, row < ring.unit_tokens ? row : row - ring.unit_tokens};
+      place const source{ring.unit_of(mine.where.sequence), (mine.cursor + i) % ring.unit_tokens};
       place const target = to.place_of(growth, mine.where, new_pages, growth.before + rank);
       planes.copy({thread(block), width}, {mine.where, source, target});
     }

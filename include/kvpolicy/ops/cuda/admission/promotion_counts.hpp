@@ -124,17 +124,22 @@ struct pages_of_lanes {
 /// Counts what one lane gets, source by source, and notes what does not fit. Called by one thread.
 class lane_growth {
  public:
-  KVPOLICY_HD lane_growth(pages_of_lanes const& to, int cap, int index) : to_(to), index_(index) {
-    lane const this_lane = to.lanes.at(index);
-    mine_.before = *to.lanes.count.row(this_lane);
-    mine_.num_pages = *to.num_pages.row(this_lane);
-    capacity_ = cap < 0 ? 0x7FFFFFFF : cap > mine_.before ? cap - mine_.before : 0;
+  KVPOLICY_HD lane_growth(pages_of_lanes const& to, int cap, int index)
+      : to_(to), lane_(to.lanes.at(index)), index_(index), capacity_(cap) {
+    mine_.before = *to.lanes.count.row(lane_);
+    mine_.num_pages = *to.num_pages.row(lane_);
+  }
+
+  /// Loads what depends on the lane's count, so that other loads can come between.
+  KVPOLICY_HD void begin() {
     entries_ = mine_.before;
-    last_ = mine_.before > 0 ? to.lanes.position.row(this_lane)[mine_.before - 1] : -1;
-    int const next = mine_.before / to.page;
-    if (mine_.before < 0 || next >= mine_.num_pages) return;
-    mine_.next_page = next;
-    mine_.next_unit = to.table.row(this_lane)[next];
+    if (mine_.before > 0) last_ = to_.lanes.position.row(lane_)[mine_.before - 1];
+    int const next = mine_.before / to_.page;
+    if (mine_.before >= 0 && next < mine_.num_pages) {
+      mine_.next_page = next;
+      mine_.next_unit = to_.table.row(lane_)[next];
+    }
+    capacity_ = capacity_ < 0 ? 0x7FFFFFFF : capacity_ > mine_.before ? capacity_ - mine_.before : 0;
   }
 
   /// Adds `going` entries of a source, at least one. Their first and last positions are given.
@@ -162,11 +167,12 @@ class lane_growth {
 
  private:
   pages_of_lanes const& to_;
+  lane lane_;
   int index_;
   lane_promotion mine_;
   int capacity_;
-  int last_;
-  std::int64_t entries_;
+  int last_ = -1;
+  std::int64_t entries_ = 0;
   bool asked_ = false;
 };
 
