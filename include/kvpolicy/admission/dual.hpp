@@ -60,22 +60,6 @@ template <executor Executor, admission_policy Policy>
 
 namespace detail {
 
-/// True if a batch has all slots of a state. Only then its columns may slide, because that shifts the rows of every
-/// slot.
-template <class State>
-bool has_all_slots(lanes const& batch, State const& of) {
-  return batch.slots == nullptr && batch.sequences == of.lanes().sequences;
-}
-
-/// How entries leave the window where recorded columns move.
-template <executor Executor>
-oldest_entries leaving_of(dual_cache const& both, dual_state<Executor>& of) {
-  lanes const& batch = both.window.lanes;
-  return {both.oldest,
-          has_all_slots(batch, of.window) ? of.window.slid() : 0,
-          {of.window.epochs(batch.slots), of.pages.epochs(both.pages.entries.lanes.slots)}};
-}
-
 /// Removes the oldest entries from the window. If all sequences lose the same number of entries and the slack is large
 /// enough, recorded columns slide and no element of them moves. On a device the host does not know these numbers, and
 /// the elements move.

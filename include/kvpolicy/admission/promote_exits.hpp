@@ -3,6 +3,7 @@
 // and the policy's parts can.
 #pragma once
 
+#include <kvpolicy/admission/exit_plan.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/ops/append_rows.hpp>
@@ -17,6 +18,22 @@ inline constexpr bool decides_alone = [] {
   using budget = std::remove_cvref_t<decltype(std::declval<Policy const&>().budget)>;
   return threshold<pick> && !erased<pick> && !allots<budget> && scores_by_entry<score_of<Policy>, SignalSet>;
 }();
+
+/// True if a batch has all slots of a state. Only then its columns may slide, because that shifts the rows of every
+/// slot.
+template <class State>
+bool has_all_slots(lanes const& batch, State const& of) {
+  return batch.slots == nullptr && batch.sequences == of.lanes().sequences;
+}
+
+/// How entries leave the window where recorded columns move.
+template <executor Executor>
+oldest_entries leaving_of(dual_cache const& both, dual_state<Executor>& of) {
+  lanes const& batch = both.window.lanes;
+  return {both.oldest,
+          has_all_slots(batch, of.window) ? of.window.slid() : 0,
+          {of.window.epochs(batch.slots), of.pages.epochs(both.pages.entries.lanes.slots)}};
+}
 
 /// Where entries that leave a window go.
 template <executor Executor>

@@ -43,19 +43,21 @@ struct promote_kernel {
   int most;   ///< entries that leave a lane
 
   [[nodiscard]] std::size_t shared_bytes() const {
-    return collective_bytes() + shared_arena::bytes_of_piece<int>(lanes * (entry_marks::words_of(most) + most));
+    return collective_bytes() + shared_arena::bytes_of_piece<std::uint32_t>(lanes * entry_marks::words_of(most)) +
+           shared_arena::bytes_of_piece<int>(lanes * most);
   }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     promotion_counts const& counts = decider.counts;
-    auto* const storage = shared_arena(block).take<collective_storage>(1);
+    shared_arena arena(block);
+    auto* const storage = arena.take<collective_storage>(1);
     int const in_block = block.thread() / width;
     int const index = block.index() * lanes + in_block;
     bool const is_there = in_block < lanes && index < decider.keep.segments();
     std::uint64_t const known = *counts.faults.data;
     int const free_pages = *counts.to.free_list.count;
-    leaving_lane mine = decide(block, is_there ? index : 0, is_there);
+    leaving_lane mine = decide(block, arena, is_there ? index : 0, is_there);
     int const first_page = counts.free_page(block.thread(), free_pages);
     std::int64_t const before = add_up(block, storage, mine);
     block.sync_cluster();
@@ -84,14 +86,11 @@ struct promote_kernel {
   }
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD leaving_lane decide(Block& block, int index, bool is_there) const {
-    shared_arena arena(block);
-    static_cast<void>(arena.take<collective_storage>(1));
-    int const words = entry_marks::words_of(most);
+  [[nodiscard]] KVPOLICY_HD leaving_lane decide(Block& block, shared_arena& arena, int index, bool is_there) const {
     int const in_block = is_there ? block.thread() / width : 0;
-    auto* const bits = reinterpret_cast<std::uint32_t*>(arena.take<int>(0)) + in_block * words;
-    leaving_lane made{decider.keep.lanes.at(index), {}, 0, bits, nullptr};
-    made.positions = arena.take<int>(0) + lanes * words + in_block * most;
+    int const words = entry_marks::words_of(most);
+    std::uint32_t* const bits = arena.take<std::uint32_t>(lanes * words) + in_block * words;
+    leaving_lane made{decider.keep.lanes.at(index), {}, 0, bits, arena.take<int>(lanes * most) + in_block * most};
     made.cursor = *ring.table.row(made.where);
     made.decided = decider.decide(block, index, is_there, width, bits);
     int const* const position = decider.keep.lanes.position.row(made.where);
@@ -171,7 +170,8 @@ template <class Executor, class Function, class Rule, class Write>
   constexpr int blocks = most_cluster_blocks;
   auto const threads = exec.threads().segment;
   int const all = decider.keep.segments();
-  if (exec.clusters() < blocks || std::int64_t{all} * (most + 1) > std::int64_t{blocks} * threads) return false;
+  bool const is_small = all > 0 && std::int64_t{all} * (most + 1) <= std::int64_t{blocks} * threads;
+  if (exec.clusters() < blocks || !is_small) return false;
   if constexpr (sizeof(kernel) <= 4096) {
     few_columns const held = all_columns("promote", leaving.columns);
     if (std::max({write.planes.count(), held.count, write.columns.count}) > kernel::few) return false;

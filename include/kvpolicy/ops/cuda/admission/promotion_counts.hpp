@@ -63,23 +63,19 @@ inline constexpr int most_decided_exits = 256;
 /// The parts of a promotion's scratch.
 struct promotion_scratch {
   promotion_totals* all;
-  block_exits* blocks;  ///< of a cluster
+  block_exits* blocks;  ///< of a cluster, in the memory of `all`: they are not used together
   lane_promotion* promotions;
   std::uint32_t* marks;  ///< a bit for each of a lane's most_decided_exits entries
 
   promotion_scratch(std::byte* from, int lanes)
       : all(reinterpret_cast<promotion_totals*>(from)),
-        blocks(reinterpret_cast<block_exits*>(from + blocks_offset)),
-        promotions(reinterpret_cast<lane_promotion*>(from + promotions_offset)),
+        blocks(reinterpret_cast<block_exits*>(from)),
+        promotions(reinterpret_cast<lane_promotion*>(from + bytes(0))),
         marks(reinterpret_cast<std::uint32_t*>(promotions + lanes)) {}
   [[nodiscard]] static std::size_t bytes(int lanes) {
-    return promotions_offset + static_cast<std::size_t>(lanes) * (sizeof(lane_promotion) + most_decided_exits / 8);
+    return most_cluster_blocks * sizeof(block_exits) +
+           static_cast<std::size_t>(lanes) * (sizeof(lane_promotion) + most_decided_exits / 8);
   }
-
- private:
-  static constexpr std::size_t blocks_offset = 64;
-  static constexpr std::size_t promotions_offset = blocks_offset + most_cluster_blocks * sizeof(block_exits);
-  static_assert(sizeof(promotion_totals) <= blocks_offset);
 };
 
 /// The paged lanes, in a kernel's arguments. A lane's new pages are given by a pointer into the free list, to the first

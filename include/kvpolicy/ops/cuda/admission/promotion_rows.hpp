@@ -195,4 +195,41 @@ template <class Executor>
   return count_blocks_per_lane(exec, lanes, (most + warps - 1) / warps);
 }
 
+/// Copies rows, one warp for each entry, then recorded columns, one thread for each entry. Block i handles piece i %
+/// pieces of lane i / pieces.
+struct copy_entries_kernel {
+  kvpolicy::lanes from;
+  locator from_where;
+  locator to;
+  copied_planes<> planes;
+  column_pairs columns{};
+  int const* first = nullptr;  ///< for each sequence the first entry that is copied; null: all are
+  by_lane<int> behind{};       ///< the entries behind which they go; null: none
+  int sequences_apart = 0;     ///< the difference between the index of a sequence in the other cache and here
+  int pieces = 1;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one = from.at(block.index() / pieces);
+    lane const there{one.sequence + sequences_apart, one.layer, one.head};
+    int const piece = block.index() % pieces;
+    int const begin = first != nullptr ? first[one.sequence] : 0;
+    int const count = behind.data != nullptr ? *behind.row(there) : 0;
+    int const more = *from.count.row(one) - begin;
+    int const warps = block.threads() / warp_size;
+    for (int e = piece * warps + warp_id(block); e < more; e += pieces * warps) {
+      planes.copy({lane_id(block), warp_size}, {one, from_where.at(one, begin + e), to.at(there, count + e)});
+    }
+    for (int e = piece * block.threads() + block.thread(); e < more; e += pieces * block.threads()) {
+      copy_numbers(columns, one, begin + e, count + e);
+    }
+  }
+};
+
+template <class Executor>
+void launch_copies(Executor& exec, copy_entries_kernel kernel) {
+  kernel.pieces = blocks_for_entries(exec, kernel.from.size(), kernel.from.capacity);
+  launch_unless_fault(exec, launch_shape{kernel.from.size() * kernel.pieces, exec.threads().row, 0}, kernel);
+}
+
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -89,35 +89,6 @@ struct drop_oldest_kernel {
   }
 };
 
-/// Copies rows, one warp for each entry, then recorded columns, one thread for each entry. Block i handles piece i %
-/// pieces of lane i / pieces.
-struct enter_rows_kernel {
-  locator from;
-  by_lane<int> from_count;
-  kvpolicy::lanes lanes;
-  locator to;
-  copied_planes<> planes;
-  column_pairs columns;
-  int const* first;
-  int pieces;
-
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = lanes.at(block.index() / pieces);
-    int const piece = block.index() % pieces;
-    int const count = *lanes.count.row(one);
-    int const begin = first[one.sequence];
-    int const more = *from_count.row(one) - begin;
-    int const warps = block.threads() / warp_size;
-    for (int e = piece * warps + warp_id(block); e < more; e += pieces * warps) {
-      planes.copy({lane_id(block), warp_size}, {one, from.at(one, begin + e), to.at(one, count + e)});
-    }
-    for (int e = piece * block.threads() + block.thread(); e < more; e += pieces * block.threads()) {
-      copy_numbers(columns, one, begin + e, count + e);
-    }
-  }
-};
-
 /// Writes positions and the count of the entries that entered, one block for each sequence.
 struct count_entered_kernel {
   by_lane<int> from_count;
@@ -196,16 +167,8 @@ struct implementation<ops::enter_rows_t, Backend> {
   static void run(Executor& exec, cache const& from, std::span<recorded_column const> from_columns, cache const& window,
                   std::span<recorded_column const> columns, int const* first) {
     lanes const& batch = window.lanes;
-    detail::enter_rows_kernel kernel{from.where,
-                                     from.lanes.count,
-                                     batch,
-                                     window.where,
-                                     detail::planes_between("ingest", from, window),
-                                     detail::moved_with("ingest", columns, from_columns),
-                                     first,
-                                     1};
-    kernel.pieces = detail::blocks_for_entries(exec, batch.size(), batch.capacity);
-    detail::launch_unless_fault(exec, launch_shape{batch.size() * kernel.pieces, exec.threads().row, 0}, kernel);
+    detail::launch_copies(exec, {from.lanes, from.where, window.where, detail::planes_between("ingest", from, window),
+                                 detail::moved_with("ingest", columns, from_columns), first, batch.count});
     detail::launch_unless_fault(exec, launch_shape{batch.sequences, exec.threads().entry, 0},
                                 detail::count_entered_kernel{from.lanes.count, from.lanes.position, batch, first});
   }
