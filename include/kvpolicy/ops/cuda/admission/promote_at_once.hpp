@@ -3,6 +3,7 @@
 // that are kept into pages, and drops all of them from their windows.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/ops/cuda/admission/exit_decisions.hpp>
 #include <kvpolicy/ops/cuda/admission/window_rows.hpp>
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/admission/promotion_rows.hpp>
-#include <kvpolicy/ops/cuda/entries.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
