@@ -100,6 +100,24 @@ TEST_SUITE("device/admission_rows") {
     });
   }
 
+  TEST_CASE("rows are copied into another cache of any layout as on the host") {
+    auto const copied = [](auto& exec, mock_options const& from_how, mock_options const& to_how) {
+      any_window from(from_how, 0);
+      any_window to(to_how, 0);
+      kv::ops::copy_rows(exec, from.view(), to.view());
+      settle(exec);
+      return std::tuple{to.cache.save(), to.scales};
+    };
+    holds("any two layouts", [&] {
+      mock_options from = any_mock();
+      from.scales = scaling::none;
+      mock_options const to = another(from);
+      kv::host_executor host;
+      device_executor device(to.seed);
+      RC_ASSERT(copied(host, from, to) == copied(device, from, to));
+    });
+  }
+
   TEST_CASE("a long window, and blocks of other sizes") {
     mock_options how{
         .model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 1}, .bound = 4097, .shared_entries = true};

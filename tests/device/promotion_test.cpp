@@ -26,10 +26,17 @@ int launches_of(Device& device, [[maybe_unused]] int expected, Call const& call)
 constexpr launch_numbers small{
     .segment_threads = 64, .entry_threads = 64, .row_threads = 64, .lane_threads = 32, .processors = 3};
 
+/// Has the device launch clusters of so many blocks at most. A GPU has what it has.
+template <class Device>
+void have_clusters(Device& device, [[maybe_unused]] int blocks) {
+  if constexpr (requires { device.set_clusters(blocks); }) device.set_clusters(blocks);
+}
+
 /// Random steps of both sides, until some of them are refused. Returns how many were.
 template <class Policy>
-int go_on(Policy const& policy, dual_options const& how, int most_tokens, std::uint64_t seed) {
+int go_on(Policy const& policy, dual_options const& how, int most_tokens, std::uint64_t seed, int clusters) {
   both_sides now(how, policy, small, seed);
+  have_clusters(now.device, clusters);
   dice random(seed);
   int refused = 0;
   for (int act = 0; act < 30; ++act) {
@@ -50,27 +57,100 @@ int go_on(Policy const& policy, dual_options const& how, int most_tokens, std::u
   }
   return refused;
 }
+/// In one cluster where the step is small enough, and in launches. Both refuse as many steps, because they do as the
+/// host does.
+template <class Policy>
+int go_on(Policy const& policy, dual_options const& how, int most_tokens, std::uint64_t seed) {
+  int const refused = go_on(policy, how, most_tokens, seed, 8);
+  CHECK(go_on(policy, how, most_tokens, seed, seed % 2 == 0 ? 1 : 4) == refused);
+  return refused;
+}
+
+/// Further planes of both parts of a cache, in memory of their own: `channels` bytes a row.
+struct further_planes {
+  std::vector<std::byte> memory;
+  std::vector<kv::plane> window, pages;
+
+  further_planes(kv::dual_cache& both, int count, int channels) {
+    std::int64_t const rows = both.pages.entries.where.units * both.pages.page();
+    std::int64_t const row = both.window.k.token_stride;
+    memory.resize(as_size(count) * as_size(rows * channels));
+    for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i * 7 + i / 251);
+    for (int p = 0; p < count; ++p) {
+      for (auto* part : {&both.window, &both.pages.entries}) {
+        kv::plane made = part->k;
+        made.base = memory.data() + p * rows * channels;
+        made.element = kv::codec::opaque;
+        made.channels = channels;
+        made.channel_stride = 1;
+        for (std::int64_t* each : {&made.layer_stride, &made.unit_stride, &made.token_stride, &made.head_stride}) {
+          *each = *each / row * channels;
+        }
+        (part == &both.window ? window : pages).push_back(made);
+      }
+    }
+    both.window.more = window;
+    both.pages.entries.more = pages;
+  }
+};
 
 TEST_SUITE("device/promotion") {
-  TEST_CASE("promotion of a few new tokens takes three launches") {
-    auto const launches = [](auto const& policy, dual_options const& how, int tokens) {
+  TEST_CASE("promotion of a few new tokens takes one launch of a cluster, or three launches") {
+    auto const launches = [](auto const& policy, dual_options const& how, int tokens, int clusters, int expected) {
       both_sides now(how, policy, small, 1);
+      have_clusters(now.device, clusters);
       std::vector<int> const each(as_size(how.sequences), tokens);
       for (int t = 0; t < 5; ++t) now.ask([&](auto& on) { on.step(each); });
       now.ask([&](auto& on) { on.step(std::vector<int>(as_size(how.sequences), 1)); });
       now.expected.promote(each);
-      int const taken = launches_of(now.device, 3, [&] { now.found.promote(each); });
+      int const taken = launches_of(now.device, expected, [&] { now.found.promote(each); });
       CHECK((now.expected.bytes() == now.found.bytes()));
       CHECK((now.expected.decision() == now.found.decision()));
       return taken;
     };
     auto const gates = kv::policies::wg_kv({.window = 8});
-    CHECK(launches(gates, {.sequences = 3, .pages = 200}, 1) == 3);
-    CHECK(launches(gates, {.sequences = 3, .pages = 200}, 8) == 3);
-    CHECK(launches(kv::policies::wg_kv({.window = 8, .cap = 2}), {.sequences = 3, .pages = 200}, 2) == 3);
-    CHECK(launches(kv::admission{.score = kv::head_table{}, .protect = kv::sinks{4}, .window = 8}, {}, 2) == 3);
-    dual_options const many{.model = {1, 1, 1, 4}, .sequences = 70, .pages = 700};
-    CHECK(launches(gates, many, 1) == 3);
+    dual_options const few{.sequences = 3, .pages = 200};
+    for (int const tokens : {1, 8}) {
+      CHECK(launches(gates, few, tokens, 8, 1) == 1);
+      CHECK(launches(gates, few, tokens, 4, 3) == 3);
+      CHECK(launches(gates, few, tokens, 1, 3) == 3);
+    }
+    CHECK(launches(kv::policies::wg_kv({.window = 8, .cap = 2}), few, 2, 8, 1) == 1);
+    CHECK(launches(kv::admission{.score = kv::head_table{}, .protect = kv::sinks{4}, .window = 8}, {}, 2, 8, 1) == 1);
+    // A lane for each thread of eight blocks of 64, with a thread for each entry that may leave: four here.
+    kv::shape const wide{1, 1, 1, 4};
+    auto const short_window = kv::policies::wg_kv({.window = 14});
+    CHECK(launches(short_window, {.model = wide, .sequences = 64, .pages = 700}, 2, 8, 1) == 1);
+    CHECK(launches(short_window, {.model = wide, .sequences = 128, .pages = 700}, 1, 8, 1) == 1);
+    CHECK(launches(short_window, {.model = wide, .sequences = 129, .pages = 700}, 1, 8, 3) == 3);
+    CHECK(launches(gates, {.model = wide, .sequences = 70, .pages = 700}, 1, 8, 3) == 3);
+  }
+
+  TEST_CASE("rows of any size are promoted") {
+    for (int const channels : {1, 3, 4, 40, 132}) {
+      dual_options const how{.model = {2, 4, 2, channels}, .sequences = 2, .rows = 12, .pages = 60, .bound = 40};
+      go_on(kv::policies::wg_kv({.window = 8}), how, 4, static_cast<std::uint64_t>(channels));
+    }
+  }
+
+  TEST_CASE("further planes move with their rows, and more than four planes take three launches") {
+    auto const moved = [](int count, int channels, int expected) {
+      both_sides now({.sequences = 2, .pages = 60, .bound = 40}, kv::policies::wg_kv({.window = 8}), small, 7);
+      further_planes const on_host(now.expected.both, count, channels);
+      further_planes const on_device(now.found.both, count, channels);
+      auto const before = on_host.memory;
+      for (int t = 0; t < 12; ++t) now.ask([&](auto& on) { on.step({t % 3, 1}); });
+      now.expected.promote({1, 2});
+      int const taken = launches_of(now.device, expected, [&] { now.found.promote({1, 2}); });
+      CHECK(before != on_host.memory);
+      CHECK(on_host.memory == on_device.memory);
+      return taken;
+    };
+    CHECK(moved(1, 3, 1) == 1);
+    CHECK(moved(2, 16, 1) == 1);
+    CHECK(moved(2, 24, 1) == 1);
+    CHECK(moved(3, 16, 3) == 3);
+    CHECK(moved(3, 6, 3) == 3);
   }
 
   TEST_CASE("long windows and numbers of tokens that differ among many sequences are promoted as before") {

@@ -72,14 +72,12 @@ void drop_exits(Executor& exec, dual_cache const& both, dual_state<Executor>& of
   if constexpr (requires { dropping::all_lose(plans.exits(), sequences); }) {
     common = dropping::all_lose(plans.exits() + both.window.lanes.sequence_begin, sequences);
   }
-  lanes const& batch = both.window.lanes;  // a slide shifts the rows of every slot
-  bool const all_slots = batch.slots == nullptr && batch.sequences == window.lanes().sequences;
+  lanes const& batch = both.window.lanes;
+  bool const all_slots = has_all_slots(batch, window);
   bool const slides = all_slots && common >= 0 && common <= window.slack() - window.slid();
-  ops::drop_oldest(exec, both.window, both.oldest, window.columns(both.window.lanes), plans.exits(),
-                   slides      ? -1
-                   : all_slots ? window.slid()
-                               : 0,
-                   epochs_of_parts{window.epochs(batch.slots), of.pages.epochs(both.pages.entries.lanes.slots)});
+  oldest_entries const leaving = leaving_of(both, of);
+  ops::drop_oldest(exec, both.window, leaving.oldest, window.columns(batch), plans.exits(), slides ? -1 : leaving.slid,
+                   leaving.epochs);
   if (all_slots) window.slide(slides ? common : -window.slid());
 }
 
@@ -137,15 +135,18 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
     ring_request const asked{call, policy.window, plans.new_tokens(), tokens};
     std::span<recorded_column const> const columns(state.window.columns(both.window.lanes));
     std::span<recorded_column const> const of_pages(state.pages.columns(both.pages.entries.lanes));
-    promotion_target<Executor> const to{both.window,   columns,       both.pages, of_pages,
-                                        plans.decided, plans.exits(), stats};
-    if (passing.keep != nullptr || !promote_together(exec, policy, seen, asked, to)) {
-      ops::count_exits(exec, both.window.lanes, asked, plans.exits());
-      decide_checked(exec, resolve(policy), seen, both.window.shape, plans.decided);
-      std::array const sources{promoted{&plans.decided.keep(), &both.window, columns, nullptr}, passing};
-      ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.pages, of_pages,
-                       policy.cap, stats);
+    oldest_entries const dropped = leaving_of(both, state);
+    promotion_target<Executor> const to{both.window, columns,       both.pages,    of_pages,
+                                        dropped,     plans.decided, plans.exits(), stats};
+    if (passing.keep == nullptr && promote_together(exec, policy, seen, asked, to)) {
+      if (has_all_slots(both.window.lanes, state.window)) state.window.slide(-state.window.slid());
+      return;
     }
+    ops::count_exits(exec, both.window.lanes, asked, plans.exits());
+    decide_checked(exec, resolve(policy), seen, both.window.shape, plans.decided);
+    std::array const sources{promoted{&plans.decided.keep(), &both.window, columns, nullptr}, passing};
+    ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.pages, of_pages,
+                     policy.cap, stats);
     drop_exits(exec, both, state, plans);
   }
 }

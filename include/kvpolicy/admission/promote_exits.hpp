@@ -3,6 +3,7 @@
 // and the policy's parts can.
 #pragma once
 
+#include <kvpolicy/admission/exit_plan.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/ops/append_rows.hpp>
@@ -18,6 +19,22 @@ inline constexpr bool decides_alone = [] {
   return threshold<pick> && !erased<pick> && !allots<budget> && scores_by_entry<score_of<Policy>, SignalSet>;
 }();
 
+/// True if a batch has all slots of a state. Only then its columns may slide, because that shifts the rows of every
+/// slot.
+template <class State>
+bool has_all_slots(lanes const& batch, State const& of) {
+  return batch.slots == nullptr && batch.sequences == of.lanes().sequences;
+}
+
+/// How entries leave the window where recorded columns move.
+template <executor Executor>
+oldest_entries leaving_of(dual_cache const& both, dual_state<Executor>& of) {
+  lanes const& batch = both.window.lanes;
+  return {both.oldest,
+          has_all_slots(batch, of.window) ? of.window.slid() : 0,
+          {of.window.epochs(batch.slots), of.pages.epochs(both.pages.entries.lanes.slots)}};
+}
+
 /// Where entries that leave a window go.
 template <executor Executor>
 struct promotion_target {
@@ -25,13 +42,14 @@ struct promotion_target {
   std::span<recorded_column const> of_window;  ///< the window's recorded columns
   paged_lanes& pages;
   std::span<recorded_column const> of_pages;
+  oldest_entries const& dropped;
   plan<Executor>& decided;
   int* exits;
   promotion_stats* stats;
 };
 
-/// Counts the entries that leave, decides about them and promotes those that are kept, if the backend can do it
-/// together. False: nothing was done, and the verbs are called one after the other.
+/// Counts the entries that leave, decides about them, promotes those that are kept and drops all, if the backend can do
+/// it together. False: nothing was done, and the verbs are called one after the other.
 template <executor Executor, class Policy, class SignalSet>
 [[nodiscard]] bool promote_together([[maybe_unused]] Executor& exec, [[maybe_unused]] Policy const& policy,
                                     [[maybe_unused]] SignalSet const& seen, [[maybe_unused]] ring_request const& asked,
@@ -45,7 +63,7 @@ template <executor Executor, class Policy, class SignalSet>
     with_rule(policy, seen, limit, [&](auto const& rule) {
       promoting::promote_exits(
           exec, exit_decision{asked, to.exits, to.decided.scores(seen.lanes), policy.score.entry_scores(seen), rule},
-          {&keep, &to.window, to.of_window}, to.pages, to.of_pages, policy.cap, to.stats);
+          {&keep, &to.window, to.of_window}, to.dropped, to.pages, to.of_pages, policy.cap, to.stats);
     });
     to.decided.publish(keep);
     return true;

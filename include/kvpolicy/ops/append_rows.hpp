@@ -40,6 +40,13 @@ struct epochs_of_parts {
   by_lane<std::uint64_t> pages{};
 };
 
+/// How the oldest entries leave a window: the arguments of `drop_oldest`, but for their numbers.
+struct oldest_entries {
+  by_lane<int> oldest{};
+  int slid = -1;
+  epochs_of_parts epochs{};
+};
+
 /// A request to make a window ready for new entries.
 struct ring_request {
   char const* call = "";        ///< the name of the public call, for its error messages
@@ -50,8 +57,9 @@ struct ring_request {
   std::span<int const> host_tokens{};
 };
 
-/// A decision about entries that leave a window, where each is decided about by itself. A backend may make it in the
-/// launch that counts these entries: then its implementation of `append_rows` has `takes_exits` and `promote_exits`.
+/// A decision about entries that leave a window, where each is decided about by itself. A backend may make it together
+/// with the promotion: then its implementation of `append_rows` has `takes_exits` and `promote_exits`, which also drops
+/// the entries.
 template <class Function, class Rule>
 struct exit_decision {
   ring_request asked{};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/admission/exit_decisions.hpp>
+#include <kvpolicy/ops/cuda/admission/promote_at_once.hpp>
 #include <kvpolicy/ops/cuda/admission/promotion_counts.hpp>
 #include <kvpolicy/ops/cuda/admission/promotion_rows.hpp>
 #include <kvpolicy/ops/cuda/admission/release_pages.hpp>  // IWYU pragma: export
@@ -65,6 +66,7 @@ struct count_promoted_kernel {
   [[nodiscard]] KVPOLICY_HD lane_promotion promotion_of(int index) const {
     lane const this_lane = counts.to.lanes.at(index);
     lane_growth growth(counts.to, counts.cap, index);
+    growth.begin();
     for (int s = 0; s < sources; ++s) {
       int const going = source[s].going(index, this_lane);
       if (going == 0) continue;
@@ -76,15 +78,15 @@ struct count_promoted_kernel {
   }
 };
 
-/// Writes the entries of one source into their lanes: positions, recorded columns and rows, one warp for each row.
+/// Writes the entries of one source into their lanes: positions, recorded columns and rows, one warp for each entry.
 /// Block i handles piece i % pieces of lane i / pieces. The first piece of a lane writes its page table and counts,
 /// which no other block of the launch reads: new pages are found in the free list.
 struct write_promoted_kernel {
   promoted_source source{};
   int which = 0;  ///< the source's number; tables and counts are written with source 0
-  entry_rows from{};
+  locator from{};
   pages_of_lanes to{};
-  few_planes planes{};
+  copied_planes<> planes{};
   column_pairs columns{};
   lane_promotion const* promotions = nullptr;
   promotion_totals const* all = nullptr;
@@ -98,7 +100,8 @@ struct write_promoted_kernel {
     lane_promotion const mine = promotions[index];
     lane const this_lane = to.lanes.at(index);
     int const* const new_pages = to.free_list.free + all->free_pages - 1 - mine.pages_before;
-    if (which == 0 && piece == 0) write_counts(block, mine, this_lane, new_pages);
+    if (which == 0 && block.index() == 0 && block.thread() == 0) to.take(*all, stats);
+    if (which == 0 && piece == 0) to.grow(block.thread(), block.threads(), mine, this_lane, new_pages);
     int const more = which == 0 ? mine.more[0] : mine.more[1];
     if (more == 0) return;
     int const first = mine.before + (which == 0 ? 0 : mine.more[0]);
@@ -108,35 +111,10 @@ struct write_promoted_kernel {
       copy_numbers(columns, this_lane, ordinal[e], first + e);
     }
     int const warps = block.threads() / warp_size;
-    for (int i = piece * warps + warp_id(block); i < more * planes.count; i += pieces * warps) {
-      int const e = i / planes.count;
-      place const at = place_of(mine, this_lane, new_pages, first + e);
-      copy_entry(lane_id(block), warp_size, from, planes, this_lane, ordinal[e], at, i % planes.count);
+    for (int e = piece * warps + warp_id(block); e < more; e += pieces * warps) {
+      place const target = to.place_of(mine, this_lane, new_pages, first + e);
+      planes.copy({lane_id(block), warp_size}, {this_lane, from.at(this_lane, ordinal[e]), target});
     }
-  }
-
- private:
-  template <class Block>
-  KVPOLICY_HD void write_counts(Block& block, lane_promotion const& mine, lane this_lane, int const* new_pages) const {
-    if (block.index() == 0 && block.thread() == 0) {
-      *to.free_list.count = all->free_pages - static_cast<int>(all->sum.pages);
-      if (stats != nullptr) *stats = all->sum;
-    }
-    int const more = mine.more[0] + mine.more[1];
-    if (more == 0 && mine.pages == 0) return;
-    int* const table = to.table.row(this_lane) + mine.num_pages;
-    for (int p = block.thread(); p < mine.pages; p += block.threads()) table[p] = new_pages[-p];
-    if (block.thread() != 0) return;
-    *to.num_pages.row(this_lane) = mine.num_pages + mine.pages;
-    *to.lanes.count.row(this_lane) = mine.before + more;
-  }
-
-  /// The place of a new entry, without the elements of the table that this launch writes.
-  [[nodiscard]] KVPOLICY_HD place place_of(lane_promotion const& mine, lane this_lane, int const* new_pages,
-                                           int ordinal) const {
-    int const page = ordinal / to.page;
-    int const unit = page < mine.num_pages ? to.table.row(this_lane)[page] : new_pages[mine.num_pages - page];
-    return {unit, ordinal % to.page};
   }
 };
 
@@ -167,20 +145,25 @@ struct implementation<ops::append_rows_t, Backend> {
     return detail::fits_exit_decisions(window, asked);
   }
 
-  /// As `count_exits`, `map`, `select_if` and `run` one after the other, in two launches: the first decides and counts,
-  /// the second writes. `leaving` names the memory of the decision and of the window.
+  /// As `count_exits`, `map`, `select_if`, `run` and `drop_oldest` one after the other, in one launch or in three: the
+  /// first decides and counts, the second writes, the third drops. `leaving` names the memory of the decision and of
+  /// the window.
   template <class Executor, class Function, class Rule>
   static void promote_exits(Executor& exec, exit_decision<Function, Rule> const& decision, promoted const& leaving,
-                            paged_lanes const& to, std::span<recorded_column const> columns, int cap,
-                            promotion_stats* stats) {
+                            oldest_entries const& dropped, paged_lanes const& to,
+                            std::span<recorded_column const> columns, int cap, promotion_stats* stats) {
     std::span<promoted const> const source(&leaving, 1);
     ops::append_rows_t::check(source, to, columns, cap, stats);
     for (int const tokens : decision.asked.host_tokens) detail::refuse_long(decision.asked, tokens);
     int const most = detail::most_exits(leaving.from->lanes, decision.asked);
     writes const all(exec, source, to, columns, stats, most);  // throws before anything is launched
+    detail::exit_decider<Function, Rule> const decider(decision, leaving, all.counts(exec, to, cap));
     detail::promotion_scratch const scratch(exec.scratch(), to.entries.lanes.size());
-    detail::launch_exit_decisions(exec, decision, leaving, all.counts(exec, to, cap), scratch.marks);
+    if (detail::launch_at_once(exec, decider, leaving, dropped, all.of[0], most)) return;
+    detail::launch_exit_decisions(exec, decider, scratch.marks);
     all.launch(exec);
+    ops::drop_oldest(exec, *leaving.from, dropped.oldest, leaving.columns, decider.keep.lanes.count.data, dropped.slid,
+                     dropped.epochs);
   }
 
  private:
@@ -202,11 +185,10 @@ struct implementation<ops::append_rows_t, Backend> {
         detail::write_promoted_kernel& one = of[launches];
         one.which = launches;
         one.to = detail::pages_of(to);
-        one.planes = detail::all_planes("promote", to.entries);
         one.promotions = scratch.promotions;
         one.all = scratch.all;
         one.stats = stats;
-        if (!sources.empty()) read(exec, one, sources[static_cast<std::size_t>(launches)], columns, most);
+        if (!sources.empty()) read(exec, one, sources[static_cast<std::size_t>(launches)], to.entries, columns, most);
       } while (++launches < static_cast<int>(sources.size()));
     }
 
@@ -226,13 +208,14 @@ struct implementation<ops::append_rows_t, Backend> {
 
    private:
     template <class Executor>
-    static void read(Executor& exec, detail::write_promoted_kernel& into, promoted const& source,
+    static void read(Executor& exec, detail::write_promoted_kernel& into, promoted const& source, cache const& to,
                      std::span<recorded_column const> columns, int most) {
       into.source = detail::promoted_source(source);
-      into.from = detail::entry_rows_of("promote", *source.from);
+      into.from = source.from->where;
+      into.planes = detail::planes_between("promote", *source.from, to);
       into.columns = detail::moved_with("promote", columns, source.columns);
       std::int64_t const entries = std::min(most, source.keep->lanes.capacity);
-      into.pieces = detail::blocks_for_rows(exec, into.to.lanes.size(), entries * into.planes.count);
+      into.pieces = detail::blocks_for_entries(exec, into.to.lanes.size(), entries);
     }
   };
 };

@@ -50,109 +50,158 @@ struct finalize_exits {
   }
 };
 
-/// Counts the entries that leave, scores and marks them, and counts what their lane gets, one warp for each lane. The
-/// last block lists the marked entries and assigns pages. A fault of this launch is reported by the last block, so that
-/// no decision depends on which block comes first.
+/// What is decided about the entries of a lane that leave.
+struct decided_lane {
+  lane_promotion growth{};
+  int leaving = 0;
+  int left = 0;  ///< entries that stay in the window, drafts included; -1: there is no lane
+  int kept = 0;
+  int nan = 0;
+  bool unobserved = false;
+
+  [[nodiscard]] KVPOLICY_HD bool drops() const { return kept < leaving; }
+};
+
+/// Counts the entries that leave a lane, scores and marks them, and counts what the lane gets.
 template <class Function, class Rule>
-struct decide_exits_kernel {
-  exit_counter counter;
+struct exit_decider {
   few_host_tokens tokens;  ///< the s-th sequence has number s % most: if there are more sequences, all have one number
-  int* exits;
-  score_view scores;
+  keep_set keep;           ///< the counts of its lanes are those of the entries that leave
+  by_lane<int> count;      ///< of the window
+  int* in_flight;
+  int window;
+  by_lane<float> rows;
   Function score;
   Rule rule;
-  keep_set keep;
-  entry_marks marks;
   promotion_counts counts;
-  int* ticket;
 
+  exit_decider(exit_decision<Function, Rule> const& of, promoted const& leaving, promotion_counts const& in)
+      : keep(*leaving.keep),
+        count(leaving.from->lanes.count),
+        in_flight(leaving.from->lanes.in_flight),
+        window(of.asked.window),
+        rows(of.scores.rows),
+        score(of.score),
+        rule(of.rule),
+        counts(in) {
+    std::span<int const> const all = of.asked.host_tokens;
+    for (std::size_t i = 0; i < few_host_tokens::most; ++i) tokens.of[i] = all[i < all.size() ? i : 0];
+  }
+
+  [[nodiscard]] KVPOLICY_HD kvpolicy::lanes lanes_of_window() const {
+    kvpolicy::lanes made = keep.lanes;
+    made.count = count;
+    made.in_flight = in_flight;
+    return made;
+  }
+
+  /// Decides about a lane, by `width` neighbouring threads of a warp, which all get the result. All threads of the warp
+  /// call this, those for which there is no lane (`is_there`) with the index of any other. `marks` is the lane's row of
+  /// bits.
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    counting_storage const shared(block);
-    int const index = block.index() * (block.threads() / warp_size) + warp_id(block);
-    if (index < scores.segments()) decide(block, index);
-    if (!last_block(block, ticket, shared.last)) return;
-    finalize_segments(block, keep, shared.collective, finalize_exits{keep, marks});
-    block.sync();
-    counts.add_up_lanes(block, shared.collective);
+  [[nodiscard]] KVPOLICY_HD decided_lane decide(Block& block, int index, bool is_there, int width,
+                                                std::uint32_t* marks) const {
+    lane const this_lane = keep.lanes.at(index);
+    lane_growth growth(counts.to, counts.cap, index);
+    int const which = (this_lane.sequence - keep.lanes.sequence_begin) % few_host_tokens::most;
+    leaving_entries leaving = exit_counter{lanes_of_window(), window}(this_lane.sequence, tokens.of[which]);
+    growth.begin();
+    bool const all = found_before(counts.faults);
+    int const thread = lane_id(block) & (width - 1);
+    // Signals read the count in memory. Every lane of the sequence writes the same number.
+    if (is_there && thread == 0) *keep.lanes.count.row(this_lane) = leaving.count;
+    block.sync_warp();
+    score_view const scores{keep.lanes, keep.decides, rows};
+    segment_keys<Rule> keys(scores, rule, index);
+    decided_lane made;
+    if (!is_there) leaving = {0, -1, device_error::nothing};
+    made.leaving = keys.about.count = leaving.count;
+    made.left = leaving.left;
+    int oldest = 0, newest = 0;
+    for (int first = 0; block.ballot(first < keys.count()) != 0; first += width) {
+      decided_word const now = decide_word(block, keys, first, width, all);
+      if (thread == 0 && first < keys.count()) put(marks, first, now.kept);
+      if (now.kept != 0 && made.kept == 0) oldest = first + lowest_bit(now.kept);
+      if (now.kept != 0) newest = first + highest_bit(now.kept);
+      made.kept += popcount(now.kept);
+      made.nan += popcount(now.nan);
+    }
+    if (!is_there) return made;
+    if (made.kept > 0) growth.add(0, made.kept, keys.position[oldest], keys.position[newest]);
+    made.growth = growth.finish();
+    made.growth.note(leaving.fault);
+    made.unobserved = made.drops() && decides_unobserved(rule, scores, index);
+    if (thread == 0) keep.note(index, this_lane, leaving.count);
+    return made;
   }
 
  private:
-  /// What a warp has decided about some entries of its lane: a bit for each.
+  /// What is decided about some entries of a lane: a bit for each.
   struct decided_word {
     std::uint32_t kept;
     std::uint32_t nan;
   };
 
-  template <class Block>
-  KVPOLICY_HD void decide(Block& block, int index) const {
-    lane const this_lane = scores.lanes.at(index);
-    int const which = (this_lane.sequence - counter.lanes.sequence_begin) % few_host_tokens::most;
-    leaving_entries const leaving = counter(this_lane.sequence, tokens.of[which]);
-    // Signals read the count in memory. Every lane of the sequence writes the same number.
-    if (lane_id(block) == 0) exits[this_lane.sequence] = leaving.count;
-    block.sync_warp();
-    lane_growth growth(counts.to, counts.cap, index);
-    segment_keys<Rule> keys(scores, rule, index);
-    keys.about.count = leaving.count;
-    bool const all = found_before(counts.faults);
-    int kept = 0, nan = 0, oldest = 0, newest = 0;
-    for (int first = 0; first < leaving.count; first += warp_size) {
-      decided_word const now = decide_word(block, keys, first, all);
-      if (lane_id(block) == 0) marks.row(index)[first / warp_size] = now.kept;
-      if (now.kept != 0 && kept == 0) oldest = first + lowest_bit(now.kept);
-      if (now.kept != 0) newest = first + highest_bit(now.kept);
-      kept += popcount(now.kept);
-      nan += popcount(now.nan);
-    }
-    if (lane_id(block) != 0) return;
-    if (kept > 0) growth.add(0, kept, keys.position[oldest], keys.position[newest]);
-    counts.promotions[index] = growth.finish();
-    counts.promotions[index].note(leaving.fault);
-    bool const drops = kept < leaving.count;
-    bool const unobserved = drops && decides_unobserved(rule, scores, index);
-    keep.note(index, this_lane, leaving.count);
-    keep.indptr[index + 1] = packed_result::of(kept, nan, drops, unobserved).word;
+  KVPOLICY_HD static void put(std::uint32_t* marks, int first, std::uint32_t bits) {
+    std::uint32_t& word = marks[first / warp_size];
+    word = first % warp_size == 0 ? bits : word | bits << first % warp_size;
   }
 
-  /// Scores and decides about up to 32 entries, one for each thread of the warp.
+  /// Scores and decides about up to `width` entries from `first` on, one for each of as many threads.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD decided_word decide_word(Block& block, segment_keys<Rule> const& keys, int first,
+  [[nodiscard]] KVPOLICY_HD decided_word decide_word(Block& block, segment_keys<Rule> const& keys, int first, int width,
                                                      bool all) const {
-    int const ordinal = first + lane_id(block);
+    int const thread = lane_id(block) & (width - 1);
+    int const ordinal = first + thread;
     bool stays = false;
     bool is_nan = false;
     if (ordinal < keys.count()) {
       float const now = score(0.0f, entry{keys.about.lane, ordinal, keys.count(), keys.position[ordinal], 0});
-      scores.rows.row(keys.about.lane)[ordinal] = now;
+      rows.row(keys.about.lane)[ordinal] = now;
       bool const forced = keys.is_forced(ordinal);
       stays = all || forced || picks_score(rule, now, keys.about.lane);
       is_nan = !forced && radix_key(now) == nan_key;
     }
-    return {block.ballot(stays), block.ballot(is_nan)};
+    std::uint32_t const mine = 0xFFFFFFFFu >> (warp_size - width);  // as many bits
+    int const lower = lane_id(block) - thread;
+    return {block.ballot(stays) >> lower & mine, block.ballot(is_nan) >> lower & mine};
+  }
+};
+
+/// Decides about lanes, one warp for each. The last block lists the marked entries and assigns pages. A fault of this
+/// launch is reported by the last block, so that no decision depends on which block comes first.
+template <class Function, class Rule>
+struct decide_exits_kernel {
+  exit_decider<Function, Rule> decider;
+  entry_marks marks;
+  int* ticket;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    counting_storage const shared(block);
+    keep_set const& keep = decider.keep;
+    int const index = block.index() * (block.threads() / warp_size) + warp_id(block);
+    if (index < keep.segments()) {
+      decided_lane const made = decider.decide(block, index, true, warp_size, marks.row(index));
+      if (lane_id(block) == 0) {
+        decider.counts.promotions[index] = made.growth;
+        keep.indptr[index + 1] = packed_result::of(made.kept, made.nan, made.drops(), made.unobserved).word;
+      }
+    }
+    if (!last_block(block, ticket, shared.last)) return;
+    finalize_segments(block, keep, shared.collective, finalize_exits{keep, marks});
+    block.sync();
+    decider.counts.add_up_lanes(block, shared.collective);
   }
 };
 
 template <class Executor, class Function, class Rule>
-void launch_exit_decisions(Executor& exec, exit_decision<Function, Rule> const& decision, promoted const& leaving,
-                           promotion_counts const& counts, std::uint32_t* marks) {
+void launch_exit_decisions(Executor& exec, exit_decider<Function, Rule> const& decider, std::uint32_t* marks) {
   auto const threads = exec.threads().segment;
   int const warps = threads / warp_size;
-  int const blocks = (counts.to.lanes.size() + warps - 1) / warps;
-  std::span<int const> const tokens = decision.asked.host_tokens;
-  few_host_tokens listed;
-  for (std::size_t i = 0; i < few_host_tokens::most; ++i) listed.of[i] = tokens[i < tokens.size() ? i : 0];
+  int const blocks = (decider.keep.segments() + warps - 1) / warps;
   exec.launch(launch_shape{blocks, threads, counting_storage::bytes()},
-              decide_exits_kernel<Function, Rule>{{leaving.from->lanes, decision.asked.window},
-                                                  listed,
-                                                  decision.exits,
-                                                  decision.scores,
-                                                  decision.score,
-                                                  decision.rule,
-                                                  *leaving.keep,
-                                                  {marks, most_decided_exits / warp_size},
-                                                  counts,
-                                                  exec.tickets()});
+              decide_exits_kernel<Function, Rule>{decider, {marks, most_decided_exits / warp_size}, exec.tickets()});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

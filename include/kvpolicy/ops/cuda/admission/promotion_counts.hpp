@@ -3,7 +3,8 @@
 #pragma once
 
 #include <kvpolicy/ops/append_rows.hpp>
-#include <kvpolicy/ops/cuda/run/block.hpp>
+#include <kvpolicy/ops/cuda/select/bins.hpp>
+#include <kvpolicy/ops/cuda/select/emit.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -15,6 +16,8 @@ struct lane_promotion {
   int over_cap = 0;                             ///< entries that the cap leaves out
   int pages = 0;                                ///< new pages that the lane needs
   int pages_before = 0;                         ///< new pages that lower lanes need
+  int next_page = -1;                           ///< the lane's page for its next entry, if it has one already
+  int next_unit = 0;                            ///< where that page is
   std::uint64_t fault = device_error::nothing;  ///< what the lane's data do not allow
 
   /// Notes a fault; of several the lowest one stays.
@@ -27,29 +30,56 @@ struct promotion_totals {
   int free_pages = 0;
 };
 
+/// What is added up over lanes, and the lowest fault of any.
+struct lane_sums {
+  std::int64_t promoted = 0;
+  std::int64_t over_cap = 0;
+  std::uint64_t fault = device_error::nothing;
+
+  lane_sums() = default;
+  KVPOLICY_HD explicit lane_sums(lane_promotion const& of)
+      : promoted(of.more[0] + of.more[1]), over_cap(of.over_cap), fault(of.fault) {}
+};
+struct add_lanes {
+  [[nodiscard]] KVPOLICY_HD lane_sums operator()(lane_sums a, lane_sums const& b) const {
+    a.promoted += b.promoted;
+    a.over_cap += b.over_cap;
+    a.fault = min_op{}(a.fault, b.fault);
+    return a;
+  }
+};
+
+/// What the lanes of a block of a cluster come to. `placed` has the entries that they list, and above `bits` the pages
+/// that they need, so that one prefix sum gives both.
+struct alignas(16) block_exits {
+  static constexpr int bits = 16;
+  std::int64_t placed = 0;
+  lane_sums sums{};
+};
+
 /// The most entries of a lane that one launch decides about while it counts them.
 inline constexpr int most_decided_exits = 256;
 
 /// The parts of a promotion's scratch.
 struct promotion_scratch {
   promotion_totals* all;
+  block_exits* blocks;  ///< of a cluster, in the memory of `all`: they are not used together
   lane_promotion* promotions;
   std::uint32_t* marks;  ///< a bit for each of a lane's most_decided_exits entries
 
   promotion_scratch(std::byte* from, int lanes)
       : all(reinterpret_cast<promotion_totals*>(from)),
-        promotions(reinterpret_cast<lane_promotion*>(from + promotions_offset)),
+        blocks(reinterpret_cast<block_exits*>(from)),
+        promotions(reinterpret_cast<lane_promotion*>(from + bytes(0))),
         marks(reinterpret_cast<std::uint32_t*>(promotions + lanes)) {}
   [[nodiscard]] static std::size_t bytes(int lanes) {
-    return promotions_offset + static_cast<std::size_t>(lanes) * (sizeof(lane_promotion) + most_decided_exits / 8);
+    return most_cluster_blocks * sizeof(block_exits) +
+           static_cast<std::size_t>(lanes) * (sizeof(lane_promotion) + most_decided_exits / 8);
   }
-
- private:
-  static constexpr std::size_t promotions_offset = 64;
-  static_assert(sizeof(promotion_totals) <= promotions_offset);
 };
 
-/// The paged lanes, in a kernel's arguments.
+/// The paged lanes, in a kernel's arguments. A lane's new pages are given by a pointer into the free list, to the first
+/// of them; the others are before it.
 struct pages_of_lanes {
   kvpolicy::lanes lanes;
   by_lane<int> table;
@@ -59,6 +89,29 @@ struct pages_of_lanes {
   std::int64_t units;
 
   [[nodiscard]] KVPOLICY_HD int pages_for(int entries) const { return (entries + page - 1) / page; }
+
+  /// The place of a lane's entry, without the elements of its table that `grow` writes.
+  [[nodiscard]] KVPOLICY_HD place place_of(lane_promotion const& mine, lane this_lane, int const* new_pages,
+                                           int ordinal) const {
+    int const which = ordinal / page;
+    int const* const known = which < mine.num_pages ? table.row(this_lane) + which : new_pages + mine.num_pages - which;
+    return {which == mine.next_page ? mine.next_unit : *known, ordinal % page};
+  }
+  /// Writes a lane's table and counts, by thread `first` of `step`.
+  KVPOLICY_HD void grow(int first, int step, lane_promotion const& mine, lane this_lane, int const* new_pages) const {
+    int const more = mine.more[0] + mine.more[1];
+    if (more == 0 && mine.pages == 0) return;
+    int* const end = table.row(this_lane) + mine.num_pages;
+    for (int p = first; p < mine.pages; p += step) end[p] = new_pages[-p];
+    if (first != 0) return;
+    *num_pages.row(this_lane) = mine.num_pages + mine.pages;
+    *lanes.count.row(this_lane) = mine.before + more;
+  }
+  /// Takes the pages of all lanes from the free list, by one thread.
+  KVPOLICY_HD void take(promotion_totals const& all, promotion_stats* stats) const {
+    *free_list.count = all.free_pages - static_cast<int>(all.sum.pages);
+    if (stats != nullptr) *stats = all.sum;
+  }
 };
 [[nodiscard]] inline pages_of_lanes pages_of(paged_lanes const& in) {
   return {in.entries.lanes, in.table, in.num_pages, in.free_pages, in.page(), in.entries.where.units};
@@ -67,13 +120,22 @@ struct pages_of_lanes {
 /// Counts what one lane gets, source by source, and notes what does not fit. Called by one thread.
 class lane_growth {
  public:
-  KVPOLICY_HD lane_growth(pages_of_lanes const& to, int cap, int index) : to_(to), index_(index) {
-    lane const this_lane = to.lanes.at(index);
-    mine_.before = *to.lanes.count.row(this_lane);
-    mine_.num_pages = *to.num_pages.row(this_lane);
-    capacity_ = cap < 0 ? 0x7FFFFFFF : cap > mine_.before ? cap - mine_.before : 0;
+  KVPOLICY_HD lane_growth(pages_of_lanes const& to, int cap, int index)
+      : to_(to), lane_(to.lanes.at(index)), index_(index), capacity_(cap) {
+    mine_.before = *to.lanes.count.row(lane_);
+    mine_.num_pages = *to.num_pages.row(lane_);
+  }
+
+  /// Loads what depends on the lane's count, so that other loads can come between.
+  KVPOLICY_HD void begin() {
     entries_ = mine_.before;
-    last_ = mine_.before > 0 ? to.lanes.position.row(this_lane)[mine_.before - 1] : -1;
+    if (mine_.before > 0) last_ = to_.lanes.position.row(lane_)[mine_.before - 1];
+    int const next = mine_.before / to_.page;
+    if (mine_.before >= 0 && next < mine_.num_pages) {
+      mine_.next_page = next;
+      mine_.next_unit = to_.table.row(lane_)[next];
+    }
+    capacity_ = capacity_ < 0 ? 0x7FFFFFFF : capacity_ > mine_.before ? capacity_ - mine_.before : 0;
   }
 
   /// Adds `going` entries of a source, at least one. Their first and last positions are given.
@@ -101,25 +163,28 @@ class lane_growth {
 
  private:
   pages_of_lanes const& to_;
+  lane lane_;
   int index_;
   lane_promotion mine_;
   int capacity_;
-  int last_;
-  std::int64_t entries_;
+  int last_ = -1;
+  std::int64_t entries_ = 0;
   bool asked_ = false;
 };
 
-/// What is added up over lanes, and the lowest fault of any.
-struct lane_sums {
-  std::int64_t promoted = 0;
-  std::int64_t over_cap = 0;
-  std::uint64_t fault = device_error::nothing;
-};
-struct add_lanes {
-  [[nodiscard]] KVPOLICY_HD lane_sums operator()(lane_sums const& a, lane_sums const& b) const {
-    return {a.promoted + b.promoted, a.over_cap + b.over_cap, min_op{}(a.fault, b.fault)};
+template <class Lane>
+struct pages_of_lane {
+  Lane* of;
+  [[nodiscard]] KVPOLICY_HD int operator()(int index) const { return of[index].pages; }
+  KVPOLICY_HD void operator()(int index, std::int64_t before, std::int64_t) const {
+    of[index].pages_before = static_cast<int>(before);
   }
 };
+/// Tells each lane how many pages lower ones have. Returns how many all have. Collective.
+template <class Block, class Lane>
+KVPOLICY_HD std::int64_t add_up_pages(Block& block, int count, collective_storage* storage, Lane* of) {
+  return place_segments(block, count, storage, pages_of_lane<Lane>{of}, pages_of_lane<Lane>{of});
+}
 
 /// The counts of a promotion in scratch, with the checks that need all lanes.
 struct promotion_counts {
@@ -133,35 +198,43 @@ struct promotion_counts {
   /// by the last block only.
   template <class Block>
   KVPOLICY_HD void add_up_lanes(Block& block, collective_storage* storage) const {
-    std::int64_t pages = 0;
     lane_sums sums;
-    for (int first = 0; first < to.lanes.size(); first += block.threads()) {
-      int const i = first + block.thread();
-      lane_promotion mine;
-      if (i < to.lanes.size()) mine = promotions[i];
-      auto const lower = block.exclusive_sum(storage, std::int64_t{mine.pages});
-      if (i < to.lanes.size()) promotions[i].pages_before = static_cast<int>(pages + lower.before);
-      pages += lower.all;
-      sums = add_lanes{}(sums, {mine.more[0] + mine.more[1], mine.over_cap, mine.fault});
-      block.sync();
-    }
+    for (int i = block.thread(); i < to.lanes.size(); i += block.threads())
+      sums = add_lanes{}(sums, lane_sums(promotions[i]));
+    std::int64_t const pages = add_up_pages(block, to.lanes.size(), storage, promotions);
+    block.sync();
     sums = block.reduce(storage, sums, add_lanes{});
     int const free = *to.free_list.count;
+    int const first = free_page(block.thread(), free);
     if (block.thread() == 0) *all = {{sums.promoted, sums.over_cap, pages}, free};
-    if (block.thread() == 0 && sums.fault != device_error::nothing) report_fault(block, faults, sums.fault);
-    block.sync();  // a fault of the window is known before one of the pages, which may follow from it
-    check_pages(block, pages, free);
+    block.sync();
+    report_faults(block, sums.fault, page_fault(block, storage, pages, free, first));
   }
 
- private:
+  /// The i-th page that is taken from the list, if it has so many.
+  [[nodiscard]] KVPOLICY_HD int free_page(std::int64_t i, int free) const {
+    return i < free ? to.free_list.free[free - 1 - i] : to.free_list.sentinel;
+  }
+  /// The lowest fault of the pages that will be assigned. `first` is that of the thread's number. Collective.
   template <class Block>
-  KVPOLICY_HD void check_pages(Block& block, std::int64_t pages, int free) const {
-    if (block.thread() == 0 && pages > free) report_fault(block, faults, fault::pages_supply, free, pages);
+  [[nodiscard]] KVPOLICY_HD std::uint64_t page_fault(Block& block, collective_storage* storage, std::int64_t pages,
+                                                     int free, int first) const {
+    std::uint64_t found = device_error::nothing;
+    if (pages > free) found = device_error::pack(fault::pages_supply, free, pages);
     for (std::int64_t i = block.thread(); pages <= free && i < pages; i += block.threads()) {
-      int const page = to.free_list.free[free - 1 - i];
+      int const page = i < block.threads() ? first : free_page(i, free);
       bool const good = page != to.free_list.sentinel && page >= 0 && page < to.units;
-      if (!good) report_fault(block, faults, fault::pages_sentinel, i, page);
+      if (!good) found = min_op{}(found, device_error::pack(fault::pages_sentinel, i, page));
     }
+    return block.reduce(storage, found, min_op{});
+  }
+
+  /// Reports what is wrong with lanes, and then what is with pages, since that may follow from it.
+  template <class Block>
+  KVPOLICY_HD void report_faults(Block& block, std::uint64_t of_lanes, std::uint64_t of_pages) const {
+    if (block.thread() != 0) return;
+    if (of_lanes != device_error::nothing) report_fault(block, faults, of_lanes);
+    if (of_pages != device_error::nothing) report_fault(block, faults, of_pages);
   }
 };
 

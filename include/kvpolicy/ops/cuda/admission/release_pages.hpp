@@ -4,7 +4,7 @@
 #pragma once
 
 #include <kvpolicy/ops/append_rows.hpp>
-#include <kvpolicy/ops/cuda/run/block.hpp>
+#include <kvpolicy/ops/cuda/admission/promotion_counts.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -12,7 +12,7 @@ namespace detail {
 /// How many pages one lane releases, which are the last of its pages, and how many the lower lanes release.
 struct lane_release {
   int pages = 0;
-  int before = 0;
+  int pages_before = 0;
 };
 
 /// How many pages all lanes release, and how many pages were free before.
@@ -40,21 +40,9 @@ struct count_released_kernel {
       int const over = *num_pages.row(one) - (*lanes.count.row(one) + page - 1) / page;
       released[i].pages = over > 0 ? over : 0;
     }
-    if (last_block(block, ticket, shared.last)) add_up_lanes(block, shared.collective);
-  }
-
- private:
-  template <class Block>
-  KVPOLICY_HD void add_up_lanes(Block& block, collective_storage* storage) const {
-    int pages = 0;
-    for (int first = 0; first < lanes.size(); first += block.threads()) {
-      int const i = first + block.thread();
-      auto const lower = block.exclusive_sum(storage, i < lanes.size() ? released[i].pages : 0);
-      if (i < lanes.size()) released[i].before = pages + lower.before;
-      pages += lower.all;
-      block.sync();
-    }
-    if (block.thread() == 0) *all = {pages, *free_pages};
+    if (!last_block(block, ticket, shared.last)) return;
+    std::int64_t const pages = add_up_pages(block, lanes.size(), shared.collective, released);
+    if (block.thread() == 0) *all = {static_cast<int>(pages), *free_pages};
   }
 };
 
@@ -76,7 +64,7 @@ struct write_released_kernel {
     int const last = *num_pages.row(one) - 1;
     for (int p = block.thread(); p < mine.pages; p += block.threads()) {
       int* const named = table.row(one) + last - p;
-      pages.free[all->free_pages + mine.before + p] = *named;
+      pages.free[all->free_pages + mine.pages_before + p] = *named;
       if (pages.sentinel >= 0) *named = pages.sentinel;
     }
     block.sync();

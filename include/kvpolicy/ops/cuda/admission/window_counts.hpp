@@ -10,9 +10,11 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// The number of entries of a sequence that leave its window, and the fault that prevents it, if there is one.
+/// The number of entries of a sequence that leave its window, how many then stay, drafts included, and the fault that
+/// prevents it, if there is one.
 struct leaving_entries {
   int count;
+  int left;
   std::uint64_t fault;
 };
 
@@ -25,14 +27,16 @@ struct exit_counter {
   [[nodiscard]] KVPOLICY_HD leaving_entries operator()(int sequence, int num_new_tokens) const {
     lane const one{sequence, lanes.layer_begin, 0};
     int const committed = lanes.committed(one);
-    int const drafts = *lanes.count.row(one) - committed;
+    int const held = *lanes.count.row(one);
+    int const drafts = held - committed;
     std::int64_t const over = std::int64_t{committed} + num_new_tokens - window;
     std::uint64_t found = device_error::nothing;
     if (num_new_tokens < 0 || num_new_tokens > window)
       found = device_error::pack(fault::window_tokens, sequence, num_new_tokens);
     if (drafts != 0 && (num_new_tokens != 0 || over > 0))
       found = min_op{}(found, device_error::pack(fault::window_drafts, sequence, drafts));
-    return {over < 0 ? 0 : over < committed ? static_cast<int>(over) : committed, found};
+    int const gone = over < 0 ? 0 : over < committed ? static_cast<int>(over) : committed;
+    return {gone, held - gone, found};
   }
 };
 

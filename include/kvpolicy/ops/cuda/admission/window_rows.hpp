@@ -4,98 +4,86 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/admission/promotion_rows.hpp>
-#include <kvpolicy/ops/cuda/entries.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Moves recorded columns to the beginning of their rows, one block for each lane. The block of a sequence's first lane
-/// moves its positions up. Every block reads the counts, so the last block lowers them and advances the cursors.
-struct drop_oldest_kernel {
-  kvpolicy::lanes lanes;
+/// How entries leave a window.
+template <int Most = few_columns::most>
+struct window_drop {
   by_lane<int> oldest;
   int rows;  ///< rows of the ring
-  few_columns columns;
-  int const* entries;
+  a_few<recorded_column, Most> columns;
   int slid;  ///< below 0: columns do not move, and only those of on_move::recompute change
-  int* ticket;
   epochs_of_parts epochs;
+
+  /// Moves a lane's recorded columns to the beginning of their rows and raises its epochs, by `width` neighbouring
+  /// threads of a warp. Those of a sequence's first lane move its positions up. All threads of the warp call this,
+  /// those without a lane with no entry.
+  template <class Block>
+  KVPOLICY_HD void move(Block& block, lanes const& window, int width, lane one, int gone, int left) const {
+    bool const is_first = (lane_id(block) & (width - 1)) == 0;
+    if (is_first && left >= 0) lower_known(block, columns, one, 0);
+    for (int i = 0; i < columns.count && slid >= 0; ++i) {
+      recorded_column const& each = columns.of[i];
+      if (each.about.extent != column_extent::lane_entry) continue;
+      move(block, width, each.rows.row(one), each.about.bytes, gone, gone + slid > 0 ? left : 0);
+    }
+    int* const position = window.position.row(one);
+    move_down(block, width, position, position + gone, leads(window, one) && gone > 0 ? left : 0);
+    if (!is_first || gone == 0 || one.head != 0) return;
+    if (epochs.window.data != nullptr) ++*epochs.window.row(one);
+    if (epochs.pages.data != nullptr) ++*epochs.pages.row(one);
+  }
+
+  /// Lowers a sequence's count and advances its cursor, by one thread, once nobody reads them any more.
+  KVPOLICY_HD void advance(lanes const& window, int sequence, int gone) const {
+    lane const first{sequence, window.layer_begin, 0};
+    *window.count.row(first) -= gone;
+    int* const cursor = oldest.row(first);
+    *cursor = (*cursor + gone) % rows;
+  }
+
+  [[nodiscard]] KVPOLICY_HD static bool leads(lanes const& window, lane one) {
+    return one.layer == window.layer_begin && one.head == 0;
+  }
+
+ private:
+  template <class Block>
+  KVPOLICY_HD void move(Block& block, int width, std::byte* row, int bytes, int gone, int left) const {
+    std::byte* const to = row - std::int64_t{slid} * bytes;
+    std::byte const* const from = row + std::int64_t{gone} * bytes;
+    constexpr int word = static_cast<int>(sizeof(unsigned));
+    bool const apart = (reinterpret_cast<std::uintptr_t>(row) | static_cast<unsigned>(bytes)) % sizeof(unsigned) != 0;
+    if (block.ballot(apart) == 0) {
+      auto const* const words = reinterpret_cast<unsigned const*>(from);
+      move_down(block, width, reinterpret_cast<unsigned*>(to), words, left * (bytes / word));
+    } else {
+      move_down(block, width, to, from, left * bytes);
+    }
+  }
+};
+
+/// One warp for each lane. Every warp reads its sequence's count, so the last block lowers them.
+struct drop_oldest_kernel {
+  kvpolicy::lanes lanes;
+  window_drop<> drop;
+  int const* entries;
+  int* ticket;
 
   [[nodiscard]] static constexpr std::size_t shared_bytes() { return shared_arena::bytes_of_piece<int>(1); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = lanes.at(block.index());
-    int const gone = entries[one.sequence];
-    int const left = *lanes.count.row(one) - gone;
-    if (block.thread() == 0) lower_known(block, columns, one, 0);
-    if (slid >= 0 && gone + slid > 0) move_columns(block, one, gone, left);
-    bool const is_first = one.layer == lanes.layer_begin && one.head == 0;
-    int* const position = lanes.position.row(one);
-    if (is_first && gone > 0) move_down(block, position, position + gone, left);
+    int const index = block.index() * (block.threads() / warp_size) + warp_id(block);
+    if (index < lanes.size()) {
+      lane const one = lanes.at(index);
+      int const gone = entries[one.sequence];
+      drop.move(block, lanes, warp_size, one, gone, *lanes.count.row(one) - gone);
+    }
     if (!last_block(block, ticket, shared_arena(block).take<int>(1))) return;
     for (int i = block.thread(); i < lanes.sequences; i += block.threads()) {
-      int const s = lanes.sequence_begin + i;
-      lane const first{s, lanes.layer_begin, 0};
-      *lanes.count.row(first) -= entries[s];
-      int* const cursor = oldest.row(first);
-      *cursor = (*cursor + entries[s]) % rows;
-    }
-    for (int s = lanes.sequence_begin; s < lanes.sequence_end(); ++s) {
-      if (entries[s] == 0) continue;
-      raise_epochs_of(block, lanes, s, epochs.window);
-      raise_epochs_of(block, lanes, s, epochs.pages);
-    }
-  }
-
- private:
-  template <class Block>
-  KVPOLICY_HD void move_columns(Block& block, lane one, int gone, int left) const {
-    for (int i = 0; i < columns.count; ++i) {
-      recorded_column const& each = columns.of[i];
-      if (each.about.extent == column_extent::lane_entry) move(block, each.rows.row(one), each.about.bytes, gone, left);
-    }
-  }
-
-  template <class Block>
-  KVPOLICY_HD void move(Block& block, std::byte* row, int width, int gone, int left) const {
-    std::byte* const to = row - std::int64_t{slid} * width;
-    std::byte const* const from = row + std::int64_t{gone} * width;
-    constexpr int word = static_cast<int>(sizeof(unsigned));
-    if ((reinterpret_cast<std::uintptr_t>(row) | static_cast<unsigned>(width)) % sizeof(unsigned) == 0) {
-      move_down(block, reinterpret_cast<unsigned*>(to), reinterpret_cast<unsigned const*>(from), left * (width / word));
-    } else {
-      move_down(block, to, from, left * width);
-    }
-  }
-};
-
-/// Copies rows, one warp for each row, then recorded columns, one thread for each entry. Block i handles piece i %
-/// pieces of lane i / pieces.
-struct enter_rows_kernel {
-  entry_rows from;
-  by_lane<int> from_count;
-  kvpolicy::lanes lanes;
-  entry_rows to;
-  column_pairs columns;
-  int const* first;
-  int pieces;
-
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = lanes.at(block.index() / pieces);
-    int const piece = block.index() % pieces;
-    int const count = *lanes.count.row(one);
-    int const begin = first[one.sequence];
-    int const more = *from_count.row(one) - begin;
-    int const planes = to.planes.count;
-    int const warps = block.threads() / warp_size;
-    for (int i = piece * warps + warp_id(block); i < more * planes; i += pieces * warps) {
-      place const at = to.where.at(one, count + i / planes);
-      copy_entry(lane_id(block), warp_size, from, to.planes, one, begin + i / planes, at, i % planes);
-    }
-    for (int e = piece * block.threads() + block.thread(); e < more; e += pieces * block.threads()) {
-      copy_numbers(columns, one, begin + e, count + e);
+      drop.advance(lanes, lanes.sequence_begin + i, entries[lanes.sequence_begin + i]);
     }
   }
 };
@@ -152,10 +140,14 @@ struct implementation<ops::drop_oldest_t, Backend> {
                   std::span<recorded_column const> columns, int const* entries, int slid,
                   epochs_of_parts const& epochs = {}) {
     detail::drop_oldest_kernel const kernel{
-        window.lanes, oldest, window.where.unit_tokens, detail::all_columns("promote", columns),
-        entries,      slid,   exec.tickets(),           epochs};
-    detail::launch_unless_fault(exec, launch_shape{window.lanes.size(), exec.threads().lane, kernel.shared_bytes()},
-                                kernel);
+        window.lanes,
+        {oldest, window.where.unit_tokens, detail::all_columns("promote", columns), slid, epochs},
+        entries,
+        exec.tickets()};
+    auto const threads = exec.threads().lane;
+    int const warps = threads / detail::warp_size;
+    detail::launch_unless_fault(
+        exec, launch_shape{(window.lanes.size() + warps - 1) / warps, threads, kernel.shared_bytes()}, kernel);
   }
 };
 
@@ -174,16 +166,8 @@ struct implementation<ops::enter_rows_t, Backend> {
   static void run(Executor& exec, cache const& from, std::span<recorded_column const> from_columns, cache const& window,
                   std::span<recorded_column const> columns, int const* first) {
     lanes const& batch = window.lanes;
-    detail::enter_rows_kernel kernel{detail::entry_rows_of("ingest", from),
-                                     from.lanes.count,
-                                     batch,
-                                     detail::entry_rows_of("ingest", window),
-                                     detail::moved_with("ingest", columns, from_columns),
-                                     first,
-                                     1};
-    std::int64_t const most = std::int64_t{batch.capacity} * kernel.to.planes.count;
-    kernel.pieces = detail::blocks_for_rows(exec, batch.size(), most);
-    detail::launch_unless_fault(exec, launch_shape{batch.size() * kernel.pieces, exec.threads().row, 0}, kernel);
+    detail::launch_copies(exec, {from.lanes, from.where, window.where, detail::planes_between("ingest", from, window),
+                                 detail::moved_with("ingest", columns, from_columns), first, batch.count});
     detail::launch_unless_fault(exec, launch_shape{batch.sequences, exec.threads().entry, 0},
                                 detail::count_entered_kernel{from.lanes.count, from.lanes.position, batch, first});
   }

@@ -5,17 +5,27 @@
 #include <algorithm>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
 #include <span>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Up to `most` elements of a list in host memory. Longer lists take several launches.
-template <class T>
+/// Up to `Most` elements of a list in host memory. Longer lists take several launches.
+template <class T, int Most = 8>
 struct a_few {
-  static constexpr int most = 8;
-  T of[most] = {};
+  static constexpr int most = Most;
+  T of[static_cast<std::size_t>(most)] = {};
   int count = 0;
+
+  /// The same elements in less memory. There are at most `Fewer`.
+  template <int Fewer>
+  [[nodiscard]] a_few<T, Fewer> as() const {
+    a_few<T, Fewer> made;
+    made.count = count;
+    std::copy_n(of, count, made.of);
+    return made;
+  }
 };
 using few_columns = a_few<recorded_column>;
 
@@ -24,6 +34,7 @@ struct byte_rows {
   std::byte* base = nullptr;
   codec element = codec::f32;
   int dims = 0;
+  bool is_wide = false;  ///< rows are whole pieces of 16 bytes, and aligned as such
   std::int64_t layer = 0, unit = 0, token = 0, head = 0, dim = 0;
   base_table bases{};
 
@@ -32,6 +43,7 @@ struct byte_rows {
       : base(of.base),
         element(of.element),
         dims(of.channels),
+        is_wide(of.contiguous() && alignment_of(of, true) == 16 && of.channels * bytes_of(of.element) % 16 == 0),
         layer(of.layer_stride),
         unit(of.unit_stride),
         token(of.token_stride),
@@ -42,6 +54,7 @@ struct byte_rows {
   [[nodiscard]] KVPOLICY_HD std::byte* row(int in_layer, place at, int of_head) const {
     return plane{base, element, dims, layer, unit, token, head, dim, bases}.row(in_layer, at, of_head);
   }
+  [[nodiscard]] KVPOLICY_HD int bytes() const { return dims * bytes_of(element); }
   [[nodiscard]] KVPOLICY_HD bool contiguous() const { return dim == bytes_of(element); }
 };
 using few_planes = a_few<byte_rows>;
@@ -81,8 +94,8 @@ void for_each_few(std::span<T const> all, Visit const& visit) {
 
 /// Marks the columns that on_move::recompute applies to: from ordinal `first` on, the lane has other entries than
 /// before.
-template <class Block>
-KVPOLICY_HD void lower_known(Block& block, few_columns const& columns, lane this_lane, int first) {
+template <class Block, int Most>
+KVPOLICY_HD void lower_known(Block& block, a_few<recorded_column, Most> const& columns, lane this_lane, int first) {
   for (int i = 0; i < columns.count; ++i) {
     recorded_column const& one = columns.of[i];
     if (one.about.extent != column_extent::lane || one.about.rule != on_move::recompute) continue;

@@ -21,7 +21,7 @@ namespace KVPOLICY_NAMESPACE {
 /// - `shared()` is the block's shared memory, aligned to 16 bytes.
 /// - A launch may group neighbouring blocks into clusters, whose blocks run at the same time. `cluster_rank()` is the
 ///   place of the block in its cluster, and `cluster_blocks()` is how many blocks the cluster has: 0 and 1 without one.
-/// - `sync_cluster()` is a barrier for all threads of the cluster, which orders the shared memory of all its blocks.
+/// - `sync_cluster()` is a barrier for all threads of the cluster, which orders the memory of all its blocks.
 /// - `of_block(rank, mine)` points to the place in the shared memory of block `rank` that `mine` points to in this
 ///   block's. Another block's memory may be accessed only after a first `sync_cluster`, because the block may not run
 ///   before, and only before a last one, because the block may have ended then.

@@ -14,7 +14,9 @@ struct entry_marks {
   std::uint32_t* words;
   int of_segment;  ///< words of a segment
 
-  [[nodiscard]] static constexpr int words_of(int bound) { return bound < 1 ? 1 : (bound - 1) / warp_size + 1; }
+  [[nodiscard]] KVPOLICY_HD static constexpr int words_of(int bound) {
+    return bound < 1 ? 1 : (bound - 1) / warp_size + 1;
+  }
   [[nodiscard]] KVPOLICY_HD std::uint32_t* row(int segment) const { return words + std::int64_t{segment} * of_segment; }
 };
 
