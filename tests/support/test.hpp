@@ -62,12 +62,6 @@ namespace kvpolicy_test {
 
 namespace kv = kvpolicy;
 
-/// A number that is not negative, as sizes and indices of std are.
-template <class Number>
-constexpr std::size_t as_size(Number number) {
-  return static_cast<std::size_t>(number);
-}
-
 inline constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16,
                                         kv::isa::amx};
 
@@ -79,6 +73,26 @@ inline std::vector<kv::isa> vector_isas() {
   }
   return all;
 }
+
+// --- Inside a property
+// --------------------------------------------------------------------------------------------------
+
+inline bool any_bool() { return *rc::gen::arbitrary<bool>(); }
+inline std::uint64_t any_seed() { return *rc::gen::inRange<std::uint64_t>(0, 1u << 20); }
+/// An element type of signals.
+inline kv::codec any_float() { return *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16); }
+inline kv::isa any_isa() { return *rc::gen::elementOf(std::vector(std::begin(every_isa), std::end(every_isa))); }
+
+/// Any batch of at most so many lanes, whose rows are one of these; `aligned`: as a device reads them. It is logged.
+inline mock_options any_batch(std::vector<content> const& rows, int most_lanes = 6, bool aligned = false) {
+  mock_options shape = any_mock(most_lanes);
+  shape.rows = *rc::gen::elementOf(rows);
+  if (aligned) shape.skew = 0;
+  RC_LOG() << shape << '\n';
+  return shape;
+}
+
+// -------------------------------------------------------------------------------------------------------------------------
 
 /// So many numbers in [-size, size).
 inline std::vector<float> drawn(dice& from, int count, double size) {
@@ -103,6 +117,13 @@ inline void check_digits(reference::row const& actual, reference::row const& pri
   }
 }
 
+/// Checks, inside a property or outside of one, that a comparison found no difference.
+inline void assert_same(comparison const& result) {
+  RC_LOG() << result << '\n';
+  RC_ASSERT(result.same);
+}
+inline void check_same(comparison const& result) { CHECK_MESSAGE(result.same, result); }
+
 /// The lanes of a fake cache, or of a batch, in their order.
 template <class Lanes>
 std::vector<kv::lane> lanes_of(Lanes const& of) {
@@ -121,6 +142,14 @@ auto state_and_plan(Executor& exec, Policy const& policy, Cache const& in, auto 
   return std::pair{kv::make_state(exec, policy, in), kv::make_plan(exec, policy, in, how...)};
 }
 
+/// The same after a decision by these signals.
+template <class Executor, class Policy, class Signals, class Cache>
+auto decided(Executor& exec, Signals const& signals, Policy const& policy, Cache const& in, auto const&... how) {
+  auto made = state_and_plan(exec, policy, in, how...);
+  kv::decide(exec, policy, signals, made.first, made.second);
+  return made;
+}
+
 /// What an engine does with the signals of a forward, before it applies.
 template <class Executor>
 void observe_and_decide(Executor& exec, auto const& policy, auto const& signals, auto& state, auto& plan) {
@@ -135,6 +164,23 @@ std::string refusal_without_change(Call const& call, Save const& save) {
   std::string const said = error_of(call);
   CHECK((said.empty() || save() == before));
   return said;
+}
+
+/// What a spec of a policy is refused with.
+inline std::string parse_error(std::string const& spec) {
+  return error_of([&] { (void)kv::parse(spec); });
+}
+
+/// Checks what a call says of texts, in pairs: says(parse_error, "parse: ")({{"knorm(", "column 7 = ..."}, ...}). What
+/// is said begins with `begin`, which the pairs leave out.
+template <class Call>
+auto says(Call const& call, std::string const& begin) {
+  return [&call, begin](std::vector<std::pair<std::string, std::string>> const& all) {
+    for (auto const& [text, said] : all) {
+      CAPTURE(text);
+      CHECK(call(text.c_str()) == begin + said);
+    }
+  };
 }
 
 /// What a policy's plan about a cache is refused with; empty if the cache is sound.
