@@ -2,6 +2,7 @@
 // Policies chosen at run time decide, explain and force as the typed ones do; specs at the edges of their grammar.
 
 #include "laws/refusal.hpp"
+#include "support/specs.hpp"
 
 namespace {
 

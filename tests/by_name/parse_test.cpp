@@ -3,6 +3,7 @@
 
 #include "laws/refusal.hpp"
 #include "laws/subjects.hpp"
+#include "support/specs.hpp"
 
 namespace {
 

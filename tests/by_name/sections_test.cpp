@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sections of a spec: admissions, selections and all three together are read as they were printed.
 
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <cctype>
 #include <charconv>
 
-#include "support/test.hpp"
+#include "support/specs.hpp"
 #include "support/words.hpp"
 
 namespace systems_test {

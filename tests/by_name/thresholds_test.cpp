@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // at_least_table: a threshold for each lane, typed and by name, in evictions, admissions and selections.
 
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protections, budgets, picks and triggers of a program's own: each joins a registry by one line.
 #include "support/kept_lists.hpp"
+#include "support/specs.hpp"
 
 namespace own_parts_test {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Budgets that look: shares that a decision allots before it picks.
 #include "support/kept_lists.hpp"
+#include "support/specs.hpp"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // table_power: shares of layers by a table to a power, which the lanes of a layer share; and epi_cache.
 
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace table_power_test {
 

@@ -2,7 +2,7 @@
 // DefensiveKV: worked numbers, who is put first, lanes that share the budget, and its specs.
 
 #include "reference/pooled_attention.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 

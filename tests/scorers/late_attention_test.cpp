@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "reference/methods.hpp"
+#include "support/specs.hpp"
 #include "support/whole_prompt.hpp"
 
 namespace late_attention_test {

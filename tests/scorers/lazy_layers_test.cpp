@@ -2,6 +2,7 @@
 // lazy_layers and simlayer_kv: a layer that attends to its ends keeps these, and any other keeps everything.
 
 #include "reference/methods.hpp"
+#include "support/specs.hpp"
 #include "support/whole_prompt.hpp"
 
 namespace lazy_layers_test {

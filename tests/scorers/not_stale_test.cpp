@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // not_stale: entries in stale spans go, and with the pick at_least nothing else does.
 
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 

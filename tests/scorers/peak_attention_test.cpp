@@ -2,6 +2,7 @@
 // peak_attention and mp_cache_prompt: the most attention of any of the last rows, on average over a layer's heads.
 
 #include "reference/methods.hpp"
+#include "support/specs.hpp"
 #include "support/whole_prompt.hpp"
 
 namespace peak_attention_test {

@@ -166,23 +166,6 @@ std::string refusal_without_change(Call const& call, Save const& save) {
   return said;
 }
 
-/// What a spec of a policy is refused with.
-inline std::string parse_error(std::string const& spec) {
-  return error_of([&] { (void)kv::parse(spec); });
-}
-
-/// Checks what a call says of texts, in pairs: says(parse_error, "parse: ")({{"knorm(", "column 7 = ..."}, ...}). What
-/// is said begins with `begin`, which the pairs leave out.
-template <class Call>
-auto says(Call const& call, std::string const& begin) {
-  return [&call, begin](std::vector<std::pair<std::string, std::string>> const& all) {
-    for (auto const& [text, said] : all) {
-      CAPTURE(text);
-      CHECK(call(text.c_str()) == begin + said);
-    }
-  };
-}
-
 /// What a policy's plan about a cache is refused with; empty if the cache is sound.
 inline std::string refusal_of_cache(kv::cache const& in) {
   kv::host_executor exec;

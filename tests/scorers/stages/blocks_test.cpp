@@ -3,6 +3,7 @@
 #include "reference/blocks.hpp"
 
 #include "support/scored_layer.hpp"
+#include "support/specs.hpp"
 
 namespace {
 

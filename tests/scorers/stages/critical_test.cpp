@@ -2,6 +2,7 @@
 // CriticalKV's stage: a part of the budget by the score, and the rest by the score times the norm of projected values.
 #include "reference/methods.hpp"
 #include "support/scored_layer.hpp"
+#include "support/specs.hpp"
 
 namespace {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decisions in two steps: the best by one score first, the rest by another.
 #include "support/scored_layer.hpp"
+#include "support/specs.hpp"
 
 namespace {
 

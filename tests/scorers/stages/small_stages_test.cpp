@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stages that change scores entry by entry or lane by lane, against naive references.
 #include "support/scored_layer.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
