@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 namespace kvpolicy_test {
 
@@ -127,8 +126,7 @@ TEST_SUITE("by_name/any_policy") {
     kv::any_policy const policy = kv::parse("h2o | reduce_lanes(layer, max) | sinks(2) | budget(7)");
     auto [state, plan] = state_and_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 30, .position = 0});
-    mock_queries rows(cache, kv::codec::f32, 3, 3);
-    fill_current(rows, cache, content::smooth);
+    current_queries rows(cache, kv::codec::f32, 3, 3);
     kv::signals const in{view.lanes, kv::keys_of(view), kv::queries{rows.view()}};
     CHECK(allocations_in([&] {
             observe_and_decide(exec, policy, in, state, plan);

@@ -3,7 +3,6 @@
 // forks.
 
 #include "support/dual_engine.hpp"
-#include "support/test.hpp"
 
 namespace {
 

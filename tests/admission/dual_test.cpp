@@ -3,7 +3,6 @@
 
 #include "reference/dual_cache.hpp"
 #include "support/dual_engine.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -3,7 +3,6 @@
 // out.
 
 #include "support/dual_engine.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -2,7 +2,7 @@
 // Policies chosen at run time decide, explain and force as the typed ones do; specs at the edges of their grammar.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
@@ -22,9 +22,7 @@ struct rising_norms {
   }
   template <class Policy>
   kv::plan<kv::host_executor> decided(Policy const& policy) {
-    auto const state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
-    kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+    auto [state, plan] = kvpolicy_test::decided(exec, kv::signals{view.lanes, kv::keys_of(view)}, policy, view);
     return plan;
   }
   std::vector<int> kept(char const* spec) { return listed(decided(kv::parse(spec)).keep(), 0); }
@@ -168,10 +166,12 @@ TEST_SUITE("by_name/spec") {
   }
 
   TEST_CASE("a value ends at a blank, a comma, a bracket, a bar or an equals sign") {
-    CHECK(refusal("knorm | sinks(4(") == "parse: column 16 = (, but arguments end with , or )");
-    CHECK(refusal("knorm | sinks(4|") == "parse: column 16 = |, but arguments end with , or )");
-    CHECK(refusal("knorm | sinks(4 4)") == "parse: column 17 = 4, but arguments end with , or )");
-    CHECK(refusal("knorm | sinks(,4)") == "parse: column 15 = ,, but an argument is a value or field=value");
+    says(refusal, "parse: ")({
+        {"knorm | sinks(4(", "column 16 = (, but arguments end with , or )"},
+        {"knorm | sinks(4|", "column 16 = |, but arguments end with , or )"},
+        {"knorm | sinks(4 4)", "column 17 = 4, but arguments end with , or )"},
+        {"knorm | sinks(,4)", "column 15 = ,, but an argument is a value or field=value"},
+    });
   }
 
   TEST_CASE("a name that is far from every other, or longer than any could be, is nobody's misspelling") {

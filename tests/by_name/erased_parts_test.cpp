@@ -2,7 +2,6 @@
 // Erased parts: a scorer, a stage, a pick or a trigger that is chosen at run time does what the typed one does.
 
 #include "support/kept_lists.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -110,13 +109,11 @@ TEST_SUITE("by_name/erased_parts") {
     CHECK(kv::describe(typed).reads == kv::describe(policy).reads);
     auto const both = kv::signals{lanes.view.lanes, kv::keys_of(lanes.view), kv::values_of(lanes.view)};
     auto const kept = [&](auto const& of) {
-      auto [state, plan] = state_and_plan(lanes.exec, of, lanes.view);
-      kv::decide(lanes.exec, of, both, state, plan);
+      auto [state, plan] = decided(lanes.exec, both, of, lanes.view);
       return listed(plan.keep(), 1);
     };
     CHECK(kept(policy) == kept(typed));
-    auto [state, plan] = state_and_plan(lanes.exec, policy, lanes.view);
-    kv::decide(lanes.exec, policy, both, state, plan);
+    auto [state, plan] = decided(lanes.exec, both, policy, lanes.view);
     CHECK(error_of([&] {
             kv::decide(lanes.exec, policy, kv::signals{lanes.view.lanes, kv::keys_of(lanes.view)}, state, plan);
           }) == "decide: signals = keys, but by_value needs signal values");
@@ -183,8 +180,7 @@ TEST_SUITE("by_name/erased_parts") {
     kv::eviction const typed{.score = kv::knorm{}, .budget = kv::per_lane{5}};
     kv::eviction const mixed{.score = kv::any_scorer(kv::knorm{}), .budget = kv::per_lane{5}};
     auto const in = [&](auto const& policy) {
-      auto const state = kv::make_state(lanes.exec, policy, lanes.view);
-      auto plan = kv::make_plan(lanes.exec, policy, lanes.view);
+      auto [state, plan] = state_and_plan(lanes.exec, policy, lanes.view);
       kv::any_signals signals(lanes.view.lanes);
       kv::keys const keys = kv::keys_of(lanes.view);
       signals.add(keys);

@@ -3,7 +3,7 @@
 
 #include "laws/refusal.hpp"
 #include "laws/subjects.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
@@ -142,10 +142,6 @@ kv::any_policy any_shipped(dice& random) {
   return made;
 }
 
-std::string parse_error(std::string const& text) {
-  return error_of([&] { (void)kv::parse(text); });
-}
-
 /// A scorer that no header of the library knows.
 struct middle {
   int of = 10;
@@ -232,58 +228,50 @@ TEST_SUITE("by_name/registry") {
     CHECK(unknown.starts_with(
         "parse: column 1 = snpkv, but a policy begins with its scorer; there are full, streaming_llm"));
     CHECK(unknown.ends_with("; did you mean snapkv?"));
-    CHECK(parse_error("snapkv(windw=3)") ==
-          "parse: column 8 = windw, but snapkv has the fields window, pool, rows and group; did you mean window?");
-    CHECK(parse_error("snapkv(zzzzzzzzzz=3)") ==
-          "parse: column 8 = zzzzzzzzzz, but snapkv has the fields window, pool, rows and group");
-    CHECK(parse_error("snapkv(window=3x)") == "parse: column 15 = 3x, but snapkv's window is an integer");
-    CHECK(parse_error("snapkv(window=99999999999)") ==
-          "parse: column 15 = 99999999999, but snapkv's window is an integer");
-    CHECK(parse_error("snapkv(pool=mox:7)") ==
-          "parse: column 13 = mox:7, but snapkv's pool is max:K, avg:K (K odd) or none");
-    CHECK(parse_error("snapkv(rows=avg)") == "parse: column 13 = avg, but snapkv's rows is sum, mean, max or last");
-    CHECK(parse_error("tova(force_last=1)") == "parse: column 17 = 1, but tova's force_last is true or false");
-    CHECK(parse_error("snapkv(window=0)") == "parse: column 1: snapkv.window = 0, but at least one row observes");
-    CHECK(parse_error("knorm | sink(3)") ==
-          "parse: column 9 = sink, but there are the parts frozen, reduce_lanes, put_first, blocks, times_norm, "
-          "normalised, pooled, noise, decayed, mix, critical, sinks, recent, span, safe, everything, prompt, marks, "
-          "budget, unlimited, over_budget, full_buffer, over_total, every, top, at_least, at_least_table, "
-          "lowest, lowest_one and when; did you mean sinks?");
-    CHECK(parse_error("knorm | sinks(-1)") == "parse: column 9: sinks.tokens = -1, but a count cannot be negative");
-    CHECK(parse_error("knorm | span(5, 2)") ==
-          "parse: column 9: span.end = 2, but a span does not end before it begins (5)");
-    CHECK(parse_error("knorm(3)") == "parse: column 7 = 3, but knorm has no fields");
-    CHECK(parse_error("knorm | budget(3) | budget(4)") ==
-          "parse: column 21 = budget, but there is one before, at column 9");
-    CHECK(parse_error("knorm | reduce_lanes | reduce_lanes") ==
-          "parse: column 24 = reduce_lanes, but there is one before, at column 9");
-    CHECK(parse_error("knorm | budget(3, ratio=0.5)") ==
-          "parse: column 9 = budget, but it says how much once: budget(1024), budget(ratio=0.5) or budget(bytes=N)");
-    CHECK(parse_error("knorm | budget(ratio=1.5)") ==
-          "parse: column 9: budget.ratio = 1.5, but a part is dropped, 0 to 1");
-    CHECK(parse_error("knorm | budget(ratio=nan)") == "parse: column 22 = nan, but budget's ratio is a number");
-    CHECK(parse_error("knorm | budget(8, floor=0.5)") ==
-          "parse: column 9: budget.floor = 0.5, but a lane that shares with nobody has no floor: scope=layer or "
-          "scope=global");
-    CHECK(parse_error("knorm | budget(8, rounding=kvpress)") ==
-          "parse: column 9 = budget, but only a ratio is rounded");
-    CHECK(parse_error("tova | reduce_lanes(lane)") ==
-          "parse: column 8: reduce_lanes.decides = lane, but the scorer decides by layer already, which is coarser");
-    CHECK(parse_error("knorm | reduce_lanes(token, last)") ==
-          "parse: column 9: reduce_lanes.how = last, but lanes have no order");
-    CHECK(parse_error("h2o(heavy=1, heavy=2)") == "parse: column 14 = heavy, but that field was given before");
-    CHECK(parse_error("h2o(heavy=1, 2)") == "parse: column 14 = 2, but after a named field all are named");
-    CHECK(parse_error("knorm(") == "parse: column 7 = nothing, but an argument is a value or field=value");
-    CHECK(parse_error("h2o(heavy=)") == "parse: column 11 = nothing, but h2o's heavy is an integer");
+    says(parse_error, "parse: ")({
+        {"snapkv(windw=3)",
+         "column 8 = windw, but snapkv has the fields window, pool, rows and group; did you mean window?"},
+        {"snapkv(zzzzzzzzzz=3)", "column 8 = zzzzzzzzzz, but snapkv has the fields window, pool, rows and group"},
+        {"snapkv(window=3x)", "column 15 = 3x, but snapkv's window is an integer"},
+        {"snapkv(window=99999999999)", "column 15 = 99999999999, but snapkv's window is an integer"},
+        {"snapkv(pool=mox:7)", "column 13 = mox:7, but snapkv's pool is max:K, avg:K (K odd) or none"},
+        {"snapkv(rows=avg)", "column 13 = avg, but snapkv's rows is sum, mean, max or last"},
+        {"tova(force_last=1)", "column 17 = 1, but tova's force_last is true or false"},
+        {"snapkv(window=0)", "column 1: snapkv.window = 0, but at least one row observes"},
+        {"knorm | sink(3)",
+         "column 9 = sink, but there are the parts frozen, reduce_lanes, put_first, blocks, times_norm, normalised, "
+         "pooled, noise, decayed, mix, critical, sinks, recent, span, safe, everything, prompt, marks, budget, "
+         "unlimited, over_budget, full_buffer, over_total, every, top, at_least, at_least_table, lowest, lowest_one "
+         "and when; did you mean sinks?"},
+        {"knorm | sinks(-1)", "column 9: sinks.tokens = -1, but a count cannot be negative"},
+        {"knorm | span(5, 2)", "column 9: span.end = 2, but a span does not end before it begins (5)"},
+        {"knorm(3)", "column 7 = 3, but knorm has no fields"},
+        {"knorm | budget(3) | budget(4)", "column 21 = budget, but there is one before, at column 9"},
+        {"knorm | reduce_lanes | reduce_lanes", "column 24 = reduce_lanes, but there is one before, at column 9"},
+        {"knorm | budget(3, ratio=0.5)",
+         "column 9 = budget, but it says how much once: budget(1024), budget(ratio=0.5) or budget(bytes=N)"},
+        {"knorm | budget(ratio=1.5)", "column 9: budget.ratio = 1.5, but a part is dropped, 0 to 1"},
+        {"knorm | budget(ratio=nan)", "column 22 = nan, but budget's ratio is a number"},
+        {"knorm | budget(8, floor=0.5)",
+         "column 9: budget.floor = 0.5, but a lane that shares with nobody has no floor: scope=layer or scope=global"},
+        {"knorm | budget(8, rounding=kvpress)", "column 9 = budget, but only a ratio is rounded"},
+        {"tova | reduce_lanes(lane)",
+         "column 8: reduce_lanes.decides = lane, but the scorer decides by layer already, which is coarser"},
+        {"knorm | reduce_lanes(token, last)", "column 9: reduce_lanes.how = last, but lanes have no order"},
+        {"h2o(heavy=1, heavy=2)", "column 14 = heavy, but that field was given before"},
+        {"h2o(heavy=1, 2)", "column 14 = 2, but after a named field all are named"},
+        {"knorm(", "column 7 = nothing, but an argument is a value or field=value"},
+        {"h2o(heavy=)", "column 11 = nothing, but h2o's heavy is an integer"},
+    });
     CHECK(kv::to_string(kv::parse("external(name=surprise)")) == "external(name=surprise) | budget(1024)");
     CHECK(kv::parse("external(name=)") == kv::parse("external"));
-    CHECK(
-        parse_error("external(name=a123456789b123456789c123456789d1)") ==
-        "parse: column 15 = a123456789b123456789c123456789d1, but external's name is a name of at most 31 characters");
-    CHECK(parse_error("h2o(heavy=3") == "parse: column 12 = nothing, but arguments end with , or )");
-    CHECK(parse_error("knorm)") == "parse: column 6 = ), but a part ends with (, | or ;");
-    CHECK(parse_error("knorm |") ==
-          "parse: column 8 = nothing, but a part begins with a name, as in snapkv | budget(1024)");
+    says(parse_error, "parse: ")({
+        {"external(name=a123456789b123456789c123456789d1)",
+         "column 15 = a123456789b123456789c123456789d1, but external's name is a name of at most 31 characters"},
+        {"h2o(heavy=3", "column 12 = nothing, but arguments end with , or )"},
+        {"knorm)", "column 6 = ), but a part ends with (, | or ;"},
+        {"knorm |", "column 8 = nothing, but a part begins with a name, as in snapkv | budget(1024)"},
+    });
     std::string many = "knorm";
     for (int i = 0; i < 9; ++i) many += " | sinks(1)";
     CHECK(parse_error(many) == "parse: column 97 = sinks, but at most eight protections are joined");

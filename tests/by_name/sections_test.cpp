@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sections of a spec: admissions, selections and all three together are read as they were printed.
 
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
@@ -170,46 +170,40 @@ TEST_SUITE("by_name/sections") {
         error("admit: write_gat")
             .starts_with("parse: column 8 = write_gat, but an admission begins with its scorer; there are write_gate, "
                          "head_table, full, "));
-    CHECK(error("admit: write_gate | windo(3)") ==
-          "parse: column 21 = windo, but an admission has the parts at_least, at_least_table, window, cap, sinks, "
-          "recent, "
-          "span, safe, everything, prompt and marks; did you mean window?");
-    CHECK(error("adit: write_gate") ==
-          "parse: column 1 = adit, but there are the sections admit, select and evict; did you mean admit?");
-    CHECK(error("knorm; evict: knorm") == "parse: column 8 = evict, but there is one before, at column 1");
-    CHECK(error("evict: knorm; tova") == "parse: column 15 = tova, but there is one before, at column 1");
-    CHECK(error("select: quest(8) | page(16)") == "parse: column 20 = page, but that field was given before");
-    CHECK(error("select: quest | budget(3) | budget(4)") ==
-          "parse: column 29 = budget, but there is one before, at column 17");
-    CHECK(error("admit: write_gate | window(3) | window(3)") ==
-          "parse: column 33 = window, but there is one before, at column 21");
-    CHECK(error("select: quest | budget(3, scope=layer)") ==
-          "parse: column 17: budget.scope = layer, but every lane reads for itself");
-    CHECK(error("select: quest | budget(3, by=ramp)") ==
-          "parse: column 30 = ramp, but every lane of a selection has the same budget");
-    CHECK(error("select: knorm") ==
-          "parse: column 9 = knorm, but a selection begins with its scorer; there are quest and page_gates");
-    CHECK(error("select: page_gates(page=0)") ==
-          "parse: column 9: page_gates.page = 0, but a page holds at least one entry");
-    CHECK(error("select: quest | window(4)") ==
-          "parse: column 17 = window, but a selection has the parts page, budget, unlimited, dense, inherit, top, "
-          "at_least, at_least_table, sinks, recent, span, safe, everything, prompt and marks");
-    CHECK(error("select: quest | inherits(4)") ==
-          "parse: column 17 = inherits, but a selection has the parts page, budget, unlimited, dense, inherit, "
-          "top, at_least, at_least_table, sinks, recent, span, safe, everything, prompt and marks; did you mean "
-          "inherit?");
-    CHECK(error("select: quest | inherit(4) | inherit(layers=2)") ==
-          "parse: column 30 = inherit, but there is one before, at column 17");
-    CHECK(error("select: quest | inherit(0)") ==
-          "parse: column 17: inherit = 0, but the layer that chooses is one of those that read its pages");
-    CHECK(error("select: quest | inherit(layer=2)") ==
-          "parse: column 25 = layer, but inherit has the fields layers; did you mean layers?");
+    says(error, "parse: ")({
+        {"admit: write_gate | windo(3)",
+         "column 21 = windo, but an admission has the parts at_least, at_least_table, window, cap, sinks, recent, "
+         "span, safe, everything, prompt and marks; did you mean window?"},
+        {"adit: write_gate",
+         "column 1 = adit, but there are the sections admit, select and evict; did you mean admit?"},
+        {"knorm; evict: knorm", "column 8 = evict, but there is one before, at column 1"},
+        {"evict: knorm; tova", "column 15 = tova, but there is one before, at column 1"},
+        {"select: quest(8) | page(16)", "column 20 = page, but that field was given before"},
+        {"select: quest | budget(3) | budget(4)", "column 29 = budget, but there is one before, at column 17"},
+        {"admit: write_gate | window(3) | window(3)", "column 33 = window, but there is one before, at column 21"},
+        {"select: quest | budget(3, scope=layer)", "column 17: budget.scope = layer, but every lane reads for itself"},
+        {"select: quest | budget(3, by=ramp)", "column 30 = ramp, but every lane of a selection has the same budget"},
+        {"select: knorm", "column 9 = knorm, but a selection begins with its scorer; there are quest and page_gates"},
+        {"select: page_gates(page=0)", "column 9: page_gates.page = 0, but a page holds at least one entry"},
+        {"select: quest | window(4)",
+         "column 17 = window, but a selection has the parts page, budget, unlimited, dense, inherit, top, at_least, "
+         "at_least_table, sinks, recent, span, safe, everything, prompt and marks"},
+        {"select: quest | inherits(4)",
+         "column 17 = inherits, but a selection has the parts page, budget, unlimited, dense, inherit, top, at_least, "
+         "at_least_table, sinks, recent, span, safe, everything, prompt and marks; did you mean inherit?"},
+        {"select: quest | inherit(4) | inherit(layers=2)",
+         "column 30 = inherit, but there is one before, at column 17"},
+        {"select: quest | inherit(0)",
+         "column 17: inherit = 0, but the layer that chooses is one of those that read its pages"},
+        {"select: quest | inherit(layer=2)",
+         "column 25 = layer, but inherit has the fields layers; did you mean layers?"},
+    });
     CHECK(error("evict: knorm | inherit(2)").starts_with("parse: column 16 = inherit, but there are the parts "));
-    CHECK(error("select: quest | at_least(2) | budget(4)") ==
-          "parse: column 31 = budget, but at_least reads however many pages there are");
-    CHECK(error("admit: head_table | window(0)") ==
-          "parse: column 21: admission.window = 0, but the newest token is always seen");
-    CHECK(error("evict: knorm;") ==
-          "parse: column 14 = nothing, but a part begins with a name, as in snapkv | budget(1024)");
+    says(error, "parse: ")({
+        {"select: quest | at_least(2) | budget(4)",
+         "column 31 = budget, but at_least reads however many pages there are"},
+        {"admit: head_table | window(0)", "column 21: admission.window = 0, but the newest token is always seen"},
+        {"evict: knorm;", "column 14 = nothing, but a part begins with a name, as in snapkv | budget(1024)"},
+    });
   }
 }

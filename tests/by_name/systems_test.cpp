@@ -3,9 +3,8 @@
 
 #include <cctype>
 #include <charconv>
-#include <limits>
 
-#include "support/test.hpp"
+#include "support/specs.hpp"
 #include "support/words.hpp"
 
 namespace systems_test {
@@ -244,34 +243,30 @@ TEST_SUITE("by_name/systems") {
   TEST_CASE("a system refuses by name what it does not do") {
     kv::registry const known = with_mine();
     auto const refused = [&](char const* spec) { return error_of([&] { (void)known.parse(spec); }); };
-    CHECK(refused("pyramid_kv | budget(40, scope=global)") ==
-          "parse: column 31 = global, but pyramid_kv has shares that differ, so lanes share with nobody");
-    CHECK(refused("pyramid_kv | budget(40, by=table, table=other)") ==
-          "parse: column 28 = table, but pyramid_kv has shares of its own");
-    CHECK(refused("pyramid_kv | budget(40, by=ramp, beta=7.5)") ==
-          "parse: column 28 = ramp, but pyramid_kv has shares of its own");
-    CHECK(refused("pyramid_kv | unlimited") ==
-          "parse: column 14 = unlimited, but pyramid_kv shares out a budget of tokens, of a ratio or of bytes");
-    CHECK(refused("pyramid_kv | less_by_layer") ==
-          "parse: column 14 = less_by_layer, but pyramid_kv shares out a budget of tokens, of a ratio or of bytes");
-    CHECK(refused("pyramid_kv | at_least(0.5)") ==
-          "parse: column 14 = at_least, but pyramid_kv shares out a budget of tokens, of a ratio or of bytes");
-    CHECK(refused("lu_kv(scores=mine) | budget(40, by=table, table=other)") ==
-          "parse: column 36 = table, but lu_kv has shares of its own");
-    CHECK(refused("lu_kv(scores=mine, epsilon=0.5) | budget(40)") ==
-          "parse: column 1: lu_kv.epsilon = 0.5, but it is of expected_attention, and scores are given");
-    CHECK(refused("lu_kv(epsilon=-0.5) | budget(40)") ==
-          "parse: column 1: lu_kv: expected_attention.epsilon = -0.5, but it is added to every score, a number of 0 or "
-          "more");
-    CHECK(refused("lu_kv(scores=mine, window=-1) | budget(40)") ==
-          "parse: column 1: lu_kv.window = -1, but a count cannot be negative");
-    CHECK(refused("nacl | put_first(3)") == "parse: column 8 = put_first, but its system has one of its own");
-    CHECK(refused("nacl | at_least(3)") == "parse: column 1 = nacl, but at_least has no places");
-    CHECK(refused("locret(local=5)") == "parse: column 8 = local, but locret has the fields name and stabilizers");
-    CHECK(refused("pyramid_kv(window=0)") ==
-          "parse: column 1: pyramid_kv: snapkv.window = 0, but at least one row observes");
-    CHECK(refused("side_quest | less_by_layer") ==
-          "parse: column 14 = less_by_layer, but at_least keeps however many entries there are");
+    says(refused, "parse: ")({
+        {"pyramid_kv | budget(40, scope=global)",
+         "column 31 = global, but pyramid_kv has shares that differ, so lanes share with nobody"},
+        {"pyramid_kv | budget(40, by=table, table=other)", "column 28 = table, but pyramid_kv has shares of its own"},
+        {"pyramid_kv | budget(40, by=ramp, beta=7.5)", "column 28 = ramp, but pyramid_kv has shares of its own"},
+        {"pyramid_kv | unlimited",
+         "column 14 = unlimited, but pyramid_kv shares out a budget of tokens, of a ratio or of bytes"},
+        {"pyramid_kv | less_by_layer",
+         "column 14 = less_by_layer, but pyramid_kv shares out a budget of tokens, of a ratio or of bytes"},
+        {"pyramid_kv | at_least(0.5)",
+         "column 14 = at_least, but pyramid_kv shares out a budget of tokens, of a ratio or of bytes"},
+        {"lu_kv(scores=mine) | budget(40, by=table, table=other)",
+         "column 36 = table, but lu_kv has shares of its own"},
+        {"lu_kv(scores=mine, epsilon=0.5) | budget(40)",
+         "column 1: lu_kv.epsilon = 0.5, but it is of expected_attention, and scores are given"},
+        {"lu_kv(epsilon=-0.5) | budget(40)",
+         "column 1: lu_kv: expected_attention.epsilon = -0.5, but it is added to every score, a number of 0 or more"},
+        {"lu_kv(scores=mine, window=-1) | budget(40)", "column 1: lu_kv.window = -1, but a count cannot be negative"},
+        {"nacl | put_first(3)", "column 8 = put_first, but its system has one of its own"},
+        {"nacl | at_least(3)", "column 1 = nacl, but at_least has no places"},
+        {"locret(local=5)", "column 8 = local, but locret has the fields name and stabilizers"},
+        {"pyramid_kv(window=0)", "column 1: pyramid_kv: snapkv.window = 0, but at least one row observes"},
+        {"side_quest | less_by_layer", "column 14 = less_by_layer, but at_least keeps however many entries there are"},
+    });
     CHECK(error_of([&] { (void)kv::parse_cache_policy("admit: sir_llm | window(4)", known); }) ==
           "parse: column 8 = sir_llm, but it is a name for the parts of an eviction");
   }
@@ -327,8 +322,7 @@ TEST_SUITE("by_name/systems") {
       kv::host_executor exec;
       kv::cache cache = kv::contiguous_cache(rows, rows + 8, {1, 1, 1, 1}, 8, &count, positions);
       auto const policy = system.admission();
-      auto state = kv::make_state(exec, policy, cache);
-      auto plan = kv::make_plan(exec, policy, cache);
+      auto [state, plan] = state_and_plan(exec, policy, cache);
       kv::append(exec, cache, state, {.tokens = 8, .position = 0});
       kv::observe(
           exec, policy,
@@ -347,21 +341,18 @@ TEST_SUITE("by_name/systems") {
   TEST_CASE("a system of an admission refuses by name what it has itself") {
     kv::registry const known = kv::shipped().add(capped{});
     auto const refused = [&](char const* spec) { return error_of([&] { (void)kv::parse_cache_policy(spec, known); }); };
-    CHECK(refused("admit: kvzap | window(4)") == "parse: column 16 = window, but kvzap has one of its own");
-    CHECK(refused("admit: kvzap | sinks(4) | at_least(0.5)") ==
-          "parse: column 27 = at_least, but kvzap has one of its own");
-    CHECK(refused("admit: attention_gate | at_least(0.5)") ==
-          "parse: column 25 = at_least, but attention_gate has one of its own");
-    CHECK(refused("admit: capped | cap(10)") == "parse: column 17 = cap, but capped has one of its own");
-    CHECK(refused("admit: kvzap(window=0)") ==
-          "parse: column 8: kvzap.window = 0, but the newest token is always seen");
-    CHECK(refused("admit: kvzap(sinks=-1)") == "parse: column 8: kvzap.sinks = -1, but a count cannot be negative");
-    CHECK(refused("admit: kvzap(windo=3)") ==
-          "parse: column 14 = windo, but kvzap has the fields name, window, sinks, threshold and strict; did you mean "
-          "window?");
-    CHECK(refused("admit: attention_gate(window=x)") ==
-          "parse: column 30 = x, but attention_gate's window is an integer");
-    CHECK(refused("kvzap | budget(8)") == "parse: column 1 = kvzap, but it is a name for the parts of an admission");
+    says(refused, "parse: ")({
+        {"admit: kvzap | window(4)", "column 16 = window, but kvzap has one of its own"},
+        {"admit: kvzap | sinks(4) | at_least(0.5)", "column 27 = at_least, but kvzap has one of its own"},
+        {"admit: attention_gate | at_least(0.5)", "column 25 = at_least, but attention_gate has one of its own"},
+        {"admit: capped | cap(10)", "column 17 = cap, but capped has one of its own"},
+        {"admit: kvzap(window=0)", "column 8: kvzap.window = 0, but the newest token is always seen"},
+        {"admit: kvzap(sinks=-1)", "column 8: kvzap.sinks = -1, but a count cannot be negative"},
+        {"admit: kvzap(windo=3)",
+         "column 14 = windo, but kvzap has the fields name, window, sinks, threshold and strict; did you mean window?"},
+        {"admit: attention_gate(window=x)", "column 30 = x, but attention_gate's window is an integer"},
+        {"kvzap | budget(8)", "column 1 = kvzap, but it is a name for the parts of an admission"},
+    });
     CHECK(refused("admit: kvza").ends_with(", kvzap, attention_gate, ada_ea and capped; did you mean kvzap?"));
     CHECK(refused("admit: ada_ea(window=0)") ==
           "parse: column 8 = ada_ea, but its table is thresholds, and a table is given to the registry by its name");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // at_least_table: a threshold for each lane, typed and by name, in evictions, admissions and selections.
 
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
@@ -27,15 +27,14 @@ TEST_SUITE("by_name/thresholds") {
           cache.write(of::keys, cache.lane_at(i), e, {norm, 0, 0, 0});
         }
       }
-      bool const strict = *rc::gen::arbitrary<bool>();
+      bool const strict = any_bool();
       kv::at_least_table const pick{{{"least"}}, strict, {thresholds, 0, 2, 1}};
       kv::eviction const typed{.score = kv::knorm{}, .protect = kv::sinks{2}, .budget = kv::unlimited{}, .pick = pick};
       kv::any_policy const named = with_table().parse(std::string("knorm | sinks(2) | at_least_table(least") +
                                                       (strict ? ", strict=true)" : ")"));
       kv::host_executor exec(*rc::gen::element(1, 3), *rc::gen::elementOf(vector_isas()));
       auto const decide = [&](auto const& policy) {
-        auto [state, plan] = state_and_plan(exec, policy, cache.view());
-        kv::decide(exec, policy, kv::signals{cache.lanes(), kv::keys_of(cache.view())}, state, plan);
+        auto [state, plan] = decided(exec, kv::signals{cache.lanes(), kv::keys_of(cache.view())}, policy, cache.view());
         std::vector<std::vector<int>> kept;
         for (int i = 0; i < 4; ++i) kept.push_back(listed(plan.keep(), i));
         return kept;
@@ -70,18 +69,18 @@ TEST_SUITE("by_name/thresholds") {
     }
     CHECK_FALSE(known.parse("knorm | at_least_table(least)") == known.parse("knorm | at_least_table(least, true)"));
     auto const error = [&](char const* text) { return error_of([&] { (void)kv::parse_cache_policy(text, known); }); };
-    CHECK(error("knorm | at_least_table(other)") ==
-          "parse: column 24 = other, but a table is given to the registry by its name");
-    CHECK(error("admit: write_gate | at_least_table(table=other)") ==
-          "parse: column 42 = other, but a table is given to the registry by its name");
-    CHECK(error("select: quest | at_least_table(other)") ==
-          "parse: column 32 = other, but a table is given to the registry by its name");
-    CHECK(error("knorm | at_least_table") ==
-          "parse: column 9 = at_least_table, but it says which table of the registry it reads");
-    CHECK(error("knorm | at_least_table(least) | budget(9)") ==
-          "parse: column 33 = budget, but at_least_table keeps however many entries there are");
-    CHECK(error("admit: write_gate | at_least(0.5) | at_least_table(least)") ==
-          "parse: column 37 = at_least_table, but there is one before, at column 21");
+    says(error, "parse: ")({
+        {"knorm | at_least_table(other)", "column 24 = other, but a table is given to the registry by its name"},
+        {"admit: write_gate | at_least_table(table=other)",
+         "column 42 = other, but a table is given to the registry by its name"},
+        {"select: quest | at_least_table(other)",
+         "column 32 = other, but a table is given to the registry by its name"},
+        {"knorm | at_least_table", "column 9 = at_least_table, but it says which table of the registry it reads"},
+        {"knorm | at_least_table(least) | budget(9)",
+         "column 33 = budget, but at_least_table keeps however many entries there are"},
+        {"admit: write_gate | at_least(0.5) | at_least_table(least)",
+         "column 37 = at_least_table, but there is one before, at column 21"},
+    });
     kv::at_least_table const none{};
     CHECK(error_of([&] { none.check("decide"); }) ==
           "decide: at_least_table.table = null, but scores are compared with its numbers");

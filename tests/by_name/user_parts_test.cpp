@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protections, budgets, picks and triggers of a program's own: each joins a registry by one line.
 #include "support/kept_lists.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace own_parts_test {
 
@@ -125,11 +125,11 @@ TEST_SUITE("by_name/user_parts") {
   TEST_CASE("bad fields, unknown parts and names that are taken are refused by name") {
     kv::registry const mine = with_mine();
     auto const refused = [&](char const* text) { return error_of([&] { (void)mine.parse(text); }); };
-    CHECK(refused("knorm | every_nth(0)") == "parse: column 9: every_nth.n = 0, but it is at least 1");
-    CHECK(refused("knorm | below(1) | at_least(0)") ==
-          "parse: column 20 = at_least, but there is one before, at column 9");
-    CHECK(refused("knorm | below(1) | budget(4)") ==
-          "parse: column 20 = budget, but below keeps however many entries there are");
+    says(refused, "parse: ")({
+        {"knorm | every_nth(0)", "column 9: every_nth.n = 0, but it is at least 1"},
+        {"knorm | below(1) | at_least(0)", "column 20 = at_least, but there is one before, at column 9"},
+        {"knorm | below(1) | budget(4)", "column 20 = budget, but below keeps however many entries there are"},
+    });
     CHECK(refused("knorm | evry_nth(1)").find("every_nth") != std::string::npos);
     CHECK(error_of([] { (void)with_mine().add(below{}); }) ==
           "registry: name = below, but there is a part of that name");

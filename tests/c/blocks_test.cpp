@@ -4,7 +4,6 @@
 #include <kvpolicy/c/kvpolicy.h>
 
 #include "c/small_engine.hpp"
-#include "support/test.hpp"
 
 namespace {
 

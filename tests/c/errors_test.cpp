@@ -6,7 +6,6 @@
 #include <cctype>
 
 #include "c/small_engine.hpp"
-#include "support/test.hpp"
 
 namespace c_errors_test {
 

@@ -3,7 +3,6 @@
 // tighter.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -300,8 +299,7 @@ TEST_SUITE("core/contract/check") {
       cache.view.v.bases = cache.view.k.bases;
       cache.view.v.bases.data = v_rows.data();
       cache.fill();
-      auto [state, plan] = state_and_plan(exec, policy, cache.view);
-      kv::decide(exec, policy, kv::signals(cache.view.lanes), state, plan);
+      auto [state, plan] = decided(exec, kv::signals(cache.view.lanes), policy, cache.view);
       auto const before = std::pair{cache.memory, cache.numbers};
       std::string const said = error_of([&] { kv::apply(exec, how, plan, cache.view, state); });
       CHECK(said.empty() == (before != std::pair{cache.memory, cache.numbers}));
@@ -340,8 +338,7 @@ TEST_SUITE("core/contract/check") {
     cache.view.k.bases = {k_rows.data(), 0, 1, 0};
     cache.view.v.bases = {v_rows.data(), 0, 1, 0};
     cache.fill();
-    auto [state, plan] = state_and_plan(exec, policy, cache.view);
-    kv::decide(exec, policy, kv::signals(cache.view.lanes), state, plan);
+    auto [state, plan] = decided(exec, kv::signals(cache.view.lanes), policy, cache.view);
     auto const apply = [&] { return error_of([&] { kv::apply(exec, kv::compact{}, plan, cache.view, state); }); };
     v_rows[1] = k_rows[1] + tight_cache::row - 1;
     CHECK(apply() ==
@@ -415,8 +412,7 @@ TEST_SUITE("core/contract/check") {
     tight_cache cache;
     kv::host_executor exec;
     auto const policy = kv::policies::streaming_llm();
-    auto const state = kv::make_state(exec, policy, cache.view);
-    auto plan = kv::make_plan(exec, policy, cache.view);
+    auto [state, plan] = state_and_plan(exec, policy, cache.view);
     auto const refusal = [&](auto const& change) {
       kv::lanes batch = cache.view.lanes;
       change(batch);

@@ -27,8 +27,7 @@ std::string keep_six(kv::cache view, Applier const& applier) {
   kv::host_executor exec;
   auto const policy = kv::policies::streaming_llm({.budget = 6, .sinks = 2});
   return error_of([&] {
-    auto [state, plan] = state_and_plan(exec, policy, view, applier);
-    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{view.lanes}, policy, view, applier);
     kv::apply(exec, applier, plan, view, state);
   });
 }

@@ -2,7 +2,6 @@
 // Signals that do not fit the model, and states that are not the policy's, are refused by name.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 namespace signals_test {
 

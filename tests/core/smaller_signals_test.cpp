@@ -3,7 +3,6 @@
 
 #include "laws/refusal.hpp"
 #include "support/fenced.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -26,8 +26,7 @@ std::vector<std::byte> bytes_of(kv::state<kv::host_executor> const& state) {
 template <class Policy>
 void observe_some(kv::host_executor& exec, Policy const& policy, mock_cache& cache,
                   kv::state<kv::host_executor>& state) {
-  mock_queries queries(cache, kv::codec::f32, 3, 3);
-  fill_current(queries, cache, content::smooth);
+  current_queries queries(cache, kv::codec::f32, 3, 3);
   for (int s = 0; s < 2; ++s) {
     for (int r = 0; r < 3; ++r) queries.set_position(s, r, 3 + r);
   }

@@ -2,7 +2,6 @@
 // Tables and signals whose strides are missing, and rows of an earlier forward, are refused by name.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 namespace strides_test {
 
@@ -181,14 +180,12 @@ TEST_SUITE("core/strides") {
     CHECK(refused([](auto&) {}).empty());
 
     kv::eviction<kv::external> const by_score{.budget = {1}};
-    auto const plain = kv::make_state(exec, by_score, view);
-    auto plan = kv::make_plan(exec, by_score, view);
+    auto [plain, plan] = state_and_plan(exec, by_score, view);
     CHECK(error_of([&] {
             kv::decide(exec, by_score, kv::signals(view.lanes, kv::external_scores{{numbers.data()}}), plain, plan);
           }) == "decide: external.sequence = 0, but there are 2 sequences, and each has memory of its own");
     kv::eviction<kv::h2o> const by_mass{.budget = {1}};
-    auto const masses = kv::make_state(exec, by_mass, view);
-    auto h2o_plan = kv::make_plan(exec, by_mass, view);
+    auto [masses, h2o_plan] = state_and_plan(exec, by_mass, view);
     CHECK(error_of([&] {
             kv::decide(exec, by_mass, kv::signals(view.lanes, kv::attention_mass{{numbers.data(), 16, 8, 0}}), masses,
                        h2o_plan);

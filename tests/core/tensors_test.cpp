@@ -45,10 +45,6 @@ std::string refusal_of(kv::contiguous_memory const& of) {
   return error_of([&] { static_cast<void>(kv::contiguous_cache(of)); });
 }
 
-}  // namespace tensors_test
-
-using namespace tensors_test;
-
 TEST_SUITE("core/tensors") {
   TEST_CASE("a contiguous cache finds every row, in either order, and as slots") {
     for (auto const order : {kv::axis_order::nhd, kv::axis_order::hnd}) {
@@ -85,8 +81,7 @@ TEST_SUITE("core/tensors") {
       kv::host_executor exec;
       auto const policy = kv::policies::streaming_llm_decode({.budget = 3, .sinks = 1});
       auto const whole = kv::policies::streaming_llm({.budget = 3, .sinks = 1});
-      auto state = kv::make_state(exec, policy, cache);
-      auto plan = kv::make_plan(exec, policy, cache);
+      auto [state, plan] = state_and_plan(exec, policy, cache);
       auto whole_plan = kv::make_plan(exec, whole, cache);
       for (int s = 0; s < sizes::sequences; ++s) {
         kv::append(exec, cache, state, {.sequence = s, .tokens = 4, .position = 0});
@@ -199,3 +194,5 @@ TEST_SUITE("core/tensors") {
     CHECK(error_of([&] { static_cast<void>(kv::list_of(cache, nullptr)); }).starts_with("list_of: slots = null, but"));
   }
 }
+
+}  // namespace tensors_test

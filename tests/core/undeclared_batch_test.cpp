@@ -2,7 +2,6 @@
 // Tensors of a batch that were described as those of one sequence are refused.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 using namespace kvpolicy_test;
 

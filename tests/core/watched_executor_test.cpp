@@ -31,19 +31,14 @@ struct watched : kv::host_executor {
 };
 // example-end watched
 
-}  // namespace watched_executor_test
-
 TEST_SUITE("core/watched_executor") {
-  using namespace watched_executor_test;
-
   TEST_CASE("verbs begin and end, and decisions are told, whatever made them") {
     mock_cache cache({.model = {.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 4}});
     for (int head = 0; head < 2; ++head) cache.put({0, 0, head}, {0, 1, 2, 3});
     kv::cache view = cache.view();
     watched exec;
     auto const policy = kv::eviction{.score = kv::knorm{}, .budget = kv::per_lane{2}};
-    auto state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     kv::signals const in{view.lanes, kv::keys_of(view)};
     kv::decide(exec, policy, in, state, plan);
     CHECK(exec.verbs == std::vector<std::string>{"row_norm", "/row_norm", "top_k", "/top_k"});
@@ -58,11 +53,12 @@ TEST_SUITE("core/watched_executor") {
     kv::cache view = cache.view();
     watched exec;
     auto const policy = kv::eviction{.score = kv::knorm{}, .budget = kv::per_lane{2}};
-    auto const state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     view.lanes.capacity = 3;
     CHECK_THROWS_AS(kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan),
                     kv::invalid_argument);
     CHECK(exec.decisions.empty());
   }
 }
+
+}  // namespace watched_executor_test

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of any kind that enter a window, and a window that lets its oldest go: the device against the host.
 
-#include "support/device.hpp"
 #include "support/dual_sides.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -80,7 +78,7 @@ mock_options another(mock_options how) {
   how.memory = *rc::gen::element(arrangement::nhd, arrangement::hnd, arrangement::transposed_v, arrangement::reversed);
   if (latent) how.memory = *rc::gen::element(arrangement::latent, arrangement::latent_view);
   how.where = *rc::gen::element(kv::locating::identity, kv::locating::slot_map, kv::locating::ring);
-  how.shared_table = *rc::gen::arbitrary<bool>();
+  how.shared_table = any_bool();
   how.skew = *rc::gen::element(0, 0, 2);
   how.seed += 17;
   return how;

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Admission on a device against the host: batches that step, take chunks, roll back and run out of pages.
 
-#include "support/device.hpp"
 #include "support/dual_sides.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -42,7 +42,7 @@ void any_lanes() {
   int const layers = *rc::gen::inRange(1, 4);
   int const heads = *rc::gen::inRange(1, 5);
   int const bound = *rc::gen::element(33, 1, 31, 32, 40, 130, 700);
-  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  dice random(any_seed());
   auto const decides = random.one_of<kv::granularity>({{}, {}, kv::granularity::layer, kv::granularity::sequence});
   bool const ragged = decides == kv::granularity::lane;
   std::vector<int> counts(as_size(2 * layers * heads), random.below(bound + 1));

@@ -1,38 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's attention_mass against the host's, over every option, shape, memory layout and element type.
 
-#include "device/any_numbers.hpp"
-#include "support/device.hpp"
+#include "device/as_on_host.hpp"
 #include "support/masses.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
-/// A batch of keys and rows, and scores of its lanes for the host and for the device.
-struct batch {
+/// A batch of keys and rows for the host and for the device.
+struct batch : mass_batch {
   batch(mock_options shape, kv::codec queries_of, int row_count, int capacity, content content_of)
-      : cache((shape.skew = 0, shape)), queries(cache, queries_of, row_count, capacity) {
+      : mass_batch((shape.skew = 0, shape), queries_of, row_count, capacity) {
     fill(cache, true);
     fill(queries, cache, content_of);
   }
-  /// The first lane holds as many entries as it can, at multiples of `step`.
-  void hold_all(int step) {
-    std::vector<int> every = up_to(cache.options().bound);
-    for (int& each : every) each *= step;
-    cache.set_drafts(0, 0);
-    cache.put({0, 0, 0}, every);
-  }
-
-  /// What a verb leaves in scores that begin alike.
-  template <class Executor>
-  std::vector<float> mass(Executor& exec, kv::query_view const& rows, kv::attention_mass_options const& how,
-                          kv::granularity decides = kv::granularity::lane) {
-    return masses_of(exec, cache, kv::keys_of(cache.view()), rows, how, decides);
-  }
-
-  mock_cache cache;
-  mock_queries queries;
 };
 
 bool alike(std::vector<float> const& a, std::vector<float> const& b, float relative = 1e-5f) {
@@ -42,7 +24,7 @@ bool alike(std::vector<float> const& a, std::vector<float> const& b, float relat
 kv::attention_mass_options any_options() {
   using enum kv::key_domain;
   kv::attention_mass_options how = any_mass_options({all, past, candidates}, {0, 0, 1, 3, 16});
-  how.accumulate = *rc::gen::arbitrary<bool>();
+  how.accumulate = any_bool();
   return how;
 }
 
@@ -51,11 +33,10 @@ TEST_SUITE("device/attention_mass") {
     holds("device == host", 40, [] {
       mock_options shape = any_mock(6);
       shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
-      shape.shared_entries = *rc::gen::arbitrary<bool>();
+      shape.shared_entries = any_bool();
       RC_LOG() << shape << '\n';
       int const rows = *rc::gen::element(1, 3, 0, 9, 17);
-      batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
-               rows + *rc::gen::element(0, 0, 4), shape.rows);
+      batch of(shape, any_float(), rows, rows + *rc::gen::element(0, 0, 4), shape.rows);
       kv::attention_mass_options how = any_options();
       auto decides = kv::granularity::lane;
       if (shape.shared_entries) {
@@ -66,7 +47,7 @@ TEST_SUITE("device/attention_mass") {
         }
       }
       kv::query_view view = of.queries.view();
-      if (*rc::gen::arbitrary<bool>()) view.position = {};
+      if (any_bool()) view.position = {};
       auto const before = of.cache.save();
       kv::host_executor host;
       device_executor device(shape.seed);
@@ -114,7 +95,7 @@ TEST_SUITE("device/attention_mass") {
       shape.element = *rc::gen::element(kv::codec::f16, kv::codec::bf16);
       shape.padding = 0;
       shape.rows = *rc::gen::element(content::smooth, content::troubled);
-      batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), 9, 9, content::smooth);
+      batch of(shape, any_float(), 9, 9, content::smooth);
       kv::attention_mass_options const how = any_options();
       launch_numbers little = numbers_of(64, 128);
       little.shared_bytes = shape.model.head_dim == 16 ? 26 * 1024 : 33 * 1024;
@@ -133,13 +114,13 @@ TEST_SUITE("device/attention_mass") {
       shape.model.query_heads = shape.model.kv_heads * 5;
       shape.element = *rc::gen::element(kv::codec::f16, kv::codec::bf16);
       shape.padding = 0;
-      batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), 21, 21, content::smooth);
+      batch of(shape, any_float(), 21, 21, content::smooth);
       kv::attention_mass_options how = any_options();
       how.rows = *rc::gen::element(kv::reduction::sum, kv::reduction::mean);
       how.group = *rc::gen::element(kv::reduction::sum, kv::reduction::mean);
       how.order = *rc::gen::element(kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows);
       how.last_rows = 0;
-      if (*rc::gen::arbitrary<bool>()) of.queries.bring_lse();
+      if (any_bool()) of.queries.bring_lse();
       launch_numbers little = numbers_of(*rc::gen::element(32, 64, 96), 128);
       little.shared_bytes = 16 * 1024;
       kv::host_executor host;
@@ -260,8 +241,7 @@ TEST_SUITE("device/attention_mass") {
     mock_cache cache(shape);
     for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), up_to(60));
     fill(cache, false);
-    mock_queries queries(cache, kv::codec::f32, 1030, 1030);
-    fill(queries, cache, content::smooth);
+    filled_queries queries(cache, kv::codec::f32, 1030, 1030);
     for (int r = 0; r < 1030; ++r) queries.set_position(0, r, r * 60 / 1030);
     kv::attention_mass_options const how{.rows = kv::reduction::mean,
                                          .group = kv::reduction::mean,

@@ -2,7 +2,6 @@
 #include "laws/batch_invariance.hpp"
 
 #include "support/device.hpp"
-#include "support/test.hpp"
 
 namespace {
 

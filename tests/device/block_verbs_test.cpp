@@ -3,41 +3,32 @@
 
 #include "reference/methods.hpp"
 #include "support/device.hpp"
-#include "support/test.hpp"
+#include "support/verbs.hpp"
 
 namespace block_verbs_test {
 
 using namespace kvpolicy_test;
 
 /// Six lanes of random scores, some NaN or -inf.
-struct scored_lanes {
-  int bound = *rc::gen::element(1, 31, 32, 33, 400);
-  dice random{*rc::gen::inRange<std::uint64_t>(0, 1u << 20)};
-  std::vector<int> counts = [this] {
-    std::vector<int> made;
-    for (int i = 0; i < 6; ++i) made.push_back(random.chance(50) ? bound : random.below(bound + 1));
-    return made;
-  }();
-  owned_lanes lanes{1, 2, 3, bound, counts};
-
-  [[nodiscard]] std::vector<float> scores(int odd) {
-    std::vector<float> made(owned_scores(lanes.view()).all().size());
-    for (float& each : made) {
-      each = static_cast<float>(random.real(4));
-      if (random.chance(odd)) each = *rc::gen::element(std::nanf(""), -std::numeric_limits<float>::infinity());
-    }
-    return made;
+struct scored_lanes : ragged_scores {
+  scored_lanes() : ragged_scores(*rc::gen::element(1, 31, 32, 33, 400)) {}
+  [[nodiscard]] std::vector<float> some(int odd) {
+    draw([&] {
+      auto const one = static_cast<float>(random.real(4));
+      return random.chance(odd) ? random.one_of<float>({NAN, -std::numeric_limits<float>::infinity()}) : one;
+    });
+    return scores.all();
   }
 };
 
-bool alike(double a, double b, double slack = 1e-5) {
+bool near(double a, double b, double slack = 1e-5) {
   return a == b || (std::isnan(a) && std::isnan(b)) || std::fabs(a - b) <= slack * (1 + std::fabs(b));
 }
 
 template <class Run>
 void on_both(Run const& run) {
   for (kv::isa const level : every_isa) {
-    kv::host_executor host(*rc::gen::element(1, 3), std::min(level, kv::best_isa()));
+    kv::host_executor host(*rc::gen::element(1, 3), level);
     run(host);
   }
   device_executor device(launch_numbers{}, *rc::gen::inRange<std::uint64_t>(0, 1000));
@@ -45,15 +36,11 @@ void on_both(Run const& run) {
   device.check();
 }
 
-}  // namespace block_verbs_test
-
 TEST_SUITE("device/block_verbs") {
-  using namespace block_verbs_test;
-
   TEST_CASE("every member of a block has the reference's score of the block; a shorter segment stays") {
     holds("block_scores == reference", 60, [] {
       scored_lanes of;
-      std::vector<float> const before = of.scores(3);
+      std::vector<float> const before = of.some(3);
       kv::score_blocks const blocks{*rc::gen::element(1, 2, 7, 32, 64),
                                     *rc::gen::element(kv::reduction::mean, kv::reduction::sum, kv::reduction::max)};
       on_both([&](auto& exec) {
@@ -78,7 +65,7 @@ TEST_SUITE("device/block_verbs") {
               if (blocks.how == kv::reduction::mean) expected /= end - begin;
               if (nan) expected = std::nan("");
             }
-            RC_ASSERT(alike(static_cast<double>(row[as_size(e)]), expected));
+            RC_ASSERT(near(static_cast<double>(row[as_size(e)]), expected));
           }
         }
       });
@@ -89,7 +76,7 @@ TEST_SUITE("device/block_verbs") {
     holds("add_shares == reference", 60, [] {
       scored_lanes of;
       owned_scores mass(of.lanes.view()), weights(of.lanes.view());
-      std::vector<float> const before = of.scores(0), first = of.scores(0), second = of.scores(0);
+      std::vector<float> const before = of.some(0), first = of.some(0), second = of.some(0);
       mass.all() = first, weights.all() = second;
       bool const nothing = *rc::gen::inRange(0, 5) == 0;
       for (float& each : mass.all()) each = nothing ? 0 : std::fabs(each);
@@ -111,7 +98,7 @@ TEST_SUITE("device/block_verbs") {
             auto expected = static_cast<double>(before[as_size(i * to.stride() + e)]);
             if (as_size(e) < m.size() && weighted != 0)
               expected += given * static_cast<double>(m[as_size(e)]) * static_cast<double>(w[as_size(e)]) / weighted;
-            RC_ASSERT(alike(static_cast<double>(to.row(i, to.stride())[as_size(e)]), expected));
+            RC_ASSERT(near(static_cast<double>(to.row(i, to.stride())[as_size(e)]), expected));
           }
         }
       });
@@ -120,19 +107,14 @@ TEST_SUITE("device/block_verbs") {
 
   TEST_CASE("similarity is the reference's in every layout and element type, whoever competes") {
     holds("similarity == reference", 40, [] {
-      mock_options shape = any_mock(6);
-      shape.skew = 0;
-      shape.rows = *rc::gen::element(content::smooth, content::few);
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
+      mock_options const shape = any_batch({content::smooth, content::few}, 6, true);
+      filled_cache cache(shape);
       dice random(shape.seed);
       owned_scores marks(cache.lanes());
       int const forced = *rc::gen::element(0, 20, 100);
       for (float& each : marks.all()) each = random.chance(forced) ? -std::numeric_limits<float>::infinity() : 7.0f;
       on_both([&]<class Executor>(Executor& exec) {
-        exec.reserve(kv::detail::scratch_of_verb<kv::ops::similarity_t, typename Executor::backend>(cache.model(),
-                                                                                                    cache.lanes()));
+        reserve_for<kv::ops::similarity_t>(exec, cache);
         owned_scores out(cache.lanes());
         out.all() = marks.all();
         kv::ops::similarity(exec, kv::keys_of(cache.view()), out.view());
@@ -145,7 +127,7 @@ TEST_SUITE("device/block_verbs") {
               reference::similarity(cache.rows(of::keys, one, cache.committed(one)), competes, margin);
           auto const row = out.row(i, cache.committed(one));
           for (std::size_t e = 0; e < row.size() && margin > 1e-5; ++e) {
-            RC_ASSERT(alike(static_cast<double>(row[e]), expected[e], 2e-5));
+            RC_ASSERT(near(static_cast<double>(row[e]), expected[e], 2e-5));
           }
         }
       });
@@ -154,9 +136,7 @@ TEST_SUITE("device/block_verbs") {
 
   TEST_CASE("a NaN in a key makes all numbers of its lane NaN, and a key of zeros is like none") {
     mock_cache cache({.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 40});
-    std::vector<int> every;
-    for (int e = 0; e < 40; ++e) every.push_back(e);
-    cache.put({}, every);
+    cache.put({}, up_to(40));
     for (int e = 0; e < 40; ++e) cache.write(of::keys, {}, e, {e == 3 ? 0.0 : 1.0, 0, 0, 0});
     auto const run = [&](auto& exec) {
       exec.reserve(1u << 20);
@@ -194,3 +174,5 @@ TEST_SUITE("device/block_verbs") {
           "add_shares: mass.decides = 1, but a row is shared out inside a lane");
   }
 }
+
+}  // namespace block_verbs_test

@@ -6,7 +6,6 @@
 #include "../../src/c/state.hpp"
 #include "c/small_engine.hpp"
 #include "support/device.hpp"
-#include "support/test.hpp"
 
 namespace c_device_test {
 
@@ -55,8 +54,7 @@ void same(engine const& a, engine const& b) {
 
 /// Prefill, and a few tokens of each sequence, each followed by a decision.
 void decides_as_the_host(std::string const& spec, locating where, std::uint64_t seed) {
-  CAPTURE(spec);
-  CAPTURE(where);
+  INFO("spec ", spec, ", where ", where);
   engine host(spec.c_str()), device(spec.c_str());
   for (engine* const each : {&host, &device}) {
     fill(*each, seed);

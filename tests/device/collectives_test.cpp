@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collectives of a block give what loops give; on the emulated device, storage that is used again before a barrier
 // ends the program.
-#include "device/any_numbers.hpp"
-#include "support/device.hpp"
+#include "device/as_on_host.hpp"
 #if !defined(__CUDACC__)
 #include <csignal>
 #include <cstdio>

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's counts against the host's: append, truncate, commit, what is refused, and what is told.
 
-#include "device/any_numbers.hpp"
-#include "support/device.hpp"
-#include "support/test.hpp"
+#include "device/as_on_host.hpp"
 
 namespace {
 
@@ -31,7 +29,7 @@ mock_options any_lanes() {
   mock_options shape = any_mock();
   shape.skew = 0;
   shape.model.head_dim = 4;
-  shape.shared_entries = *rc::gen::arbitrary<bool>();
+  shape.shared_entries = any_bool();
   return shape;
 }
 
@@ -94,7 +92,7 @@ TEST_SUITE("device/entries") {
     holds("any calls in a row", [] {
       mock_options const shape = any_lanes();
       batch expected(shape), found(shape);
-      if (*rc::gen::arbitrary<bool>()) {
+      if (any_bool()) {
         fill(expected.cache, true);
         fill(found.cache, true);
       }
@@ -149,7 +147,7 @@ TEST_SUITE("device/entries") {
       };
       refuses(kv::ops::refuse_stale);
       refuses(kv::ops::refuse_ragged);
-      bool const masked = *rc::gen::arbitrary<bool>();
+      bool const masked = any_bool();
       auto const carry_out = [&](auto& exec, batch& on, kv::apply_stats& of_kept, kv::apply_stats& of_dropped) {
         if (masked) kv::ops::clear_stats(exec, &of_kept);
         kv::ops::free_tails(exec, keep.view(), on.cache.view(), &of_kept.physical_freed);

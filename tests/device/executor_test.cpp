@@ -55,8 +55,7 @@ TEST_SUITE("device/executor") {
     view.logits = {};
     blind_executor exec;
     auto const policy = kv::policies::knorm({.budget = 3});
-    auto [state, plan] = state_and_plan(exec, policy, view);
-    kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{view.lanes, kv::keys_of(view)}, policy, view);
     kv::apply_stats stats{};
     exec.unseen = &stats;
     int const before = *view.lanes.count.data;

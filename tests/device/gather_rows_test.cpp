@@ -5,7 +5,6 @@
 #include <kvpolicy/ops/cuda/gather_rows.hpp>
 
 #include "device/moves.hpp"
-#include "support/test.hpp"
 
 namespace {
 

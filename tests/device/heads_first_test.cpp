@@ -2,11 +2,8 @@
 // compute_attention_mass where all query heads of a segment come before rows, against the reference, on the host and on
 // the emulated device.
 
-#include "device/any_numbers.hpp"
-#include "support/device.hpp"
-#include "support/given_logits.hpp"
+#include "device/as_on_host.hpp"
 #include "support/masses.hpp"
-#include "support/test.hpp"
 
 namespace heads_first_test {
 
@@ -39,12 +36,6 @@ reference::row mass_of_segment(mock_cache& cache, mock_queries& queries, std::ve
   return reference::reduced(reduced, static_cast<reference::reduction>(how.rows), entries);
 }
 
-template <class Executor>
-std::vector<float> found_by(Executor& exec, mock_cache& cache, kv::keys const& keys, kv::query_view const& rows,
-                            kv::attention_mass_options const& how, kv::granularity decides) {
-  return masses_of(exec, cache, keys, rows, how, decides);
-}
-
 kv::attention_mass_options any_options() {
   kv::attention_mass_options how;
   how.order = kv::reduction_order::all_heads_then_rows;
@@ -54,38 +45,25 @@ kv::attention_mass_options any_options() {
   if (kind == 0) how.last_rows = *rc::gen::element(0, 1, 3, 40);
   if (kind == 1) how.last_part = *rc::gen::element(0.2, 1.0), how.long_part = 0.5, how.long_from = 10;
   if (kind == 2) how.last_part = 0.7, how.long_part = *rc::gen::element(0.0, 0.1, 0.9), how.long_from = 7;
-  if (how.rows != kv::reduction::max && *rc::gen::arbitrary<bool>())
-    how.weight = {.by = kv::weight_of_row::ramp, .last = 1.5f};
+  if (how.rows != kv::reduction::max && any_bool()) how.weight = {.by = kv::weight_of_row::ramp, .last = 1.5f};
   return how;
 }
 
-}  // namespace heads_first_test
-
 TEST_SUITE("device/heads_first") {
-  using namespace heads_first_test;
-
   TEST_CASE("masses are the reference's, for any reduction, shape, layout and element type") {
     holds("heads before rows == reference", 100, [] {
-      mock_options shape = any_mock(6);
-      shape.skew = 0;
-      shape.shared_entries = true;
-      shape.rows = *rc::gen::element(content::smooth, content::few);
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
-      int const rows = *rc::gen::element(1, 2, 0, 9, 16, 17, 33);
-      mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows, rows + 2);
-      fill_current(queries, cache, content::smooth);
+      current_case of({1, 2, 0, 9, 16, 17, 33}, true);
+      auto& [shape, cache, rows, queries] = of;
       auto const how = any_options();
       auto const decides = *rc::gen::element(kv::granularity::layer, kv::granularity::sequence);
       dice random(shape.seed);
-      bool const given = *rc::gen::arbitrary<bool>();
+      bool const given = any_bool();
       given_logits const logits(random, cache.model(), given, given, given);
       kv::keys const keys = logits.keys_of(cache.view());
       kv::host_executor host(*rc::gen::element(1, 3), *rc::gen::elementOf(vector_isas()));
       device_executor device(numbers_of(*rc::gen::element(32, 64, 128), *rc::gen::element(128, 512)), shape.seed);
-      auto const on_host = found_by(host, cache, keys, queries.view(), how, decides);
-      auto const on_device = found_by(device, cache, keys, queries.view(), how, decides);
+      auto const on_host = masses_of(host, cache, keys, queries.view(), how, decides);
+      auto const on_device = masses_of(device, cache, keys, queries.view(), how, decides);
       kv::lanes const batch = cache.lanes();
       int const segments = kv::segments(batch, decides), together = batch.size() / segments;
       for (int s = 0; s < segments; ++s) {
@@ -108,8 +86,7 @@ TEST_SUITE("device/heads_first") {
     mock_cache cache(shape);
     fill(cache, false);
     for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), up_to(60));
-    mock_queries queries(cache, kv::codec::f32, 1030, 1030);
-    fill(queries, cache, content::smooth);
+    filled_queries queries(cache, kv::codec::f32, 1030, 1030);
     for (int r = 0; r < 1030; ++r) queries.set_position(0, r, r * 60 / 1030);
     for (auto const rows : {kv::reduction::max, kv::reduction::mean}) {
       kv::attention_mass_options const how{.rows = rows,
@@ -119,7 +96,7 @@ TEST_SUITE("device/heads_first") {
       device_executor small(numbers_of(32, 128), 3), large(numbers_of(128, 1024), 5);
       kv::host_executor host(2);
       auto const masses = [&](auto& exec) {
-        return found_by(exec, cache, kv::keys_of(cache.view()), queries.view(), how, kv::granularity::layer);
+        return masses_of(exec, cache, kv::keys_of(cache.view()), queries.view(), how, kv::granularity::layer);
       };
       auto const found = masses(small);
       CHECK(*std::max_element(found.begin(), found.end()) > 0);
@@ -134,8 +111,7 @@ TEST_SUITE("device/heads_first") {
     mock_cache cache(shape);
     fill(cache, false);
     for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), up_to(20));
-    mock_queries queries(cache, kv::codec::f32, 5, 5);
-    fill(queries, cache, content::smooth);
+    filled_queries queries(cache, kv::codec::f32, 5, 5);
     for (int r = 0; r < 5; ++r) queries.set_position(0, r, 15 + r);
     kv::attention_mass_options how{.rows = kv::reduction::max,
                                    .group = kv::reduction::mean,
@@ -145,7 +121,7 @@ TEST_SUITE("device/heads_first") {
     kv::host_executor host;
     device_executor device;
     auto const masses = [&](auto& exec) {
-      return found_by(exec, cache, kv::keys_of(cache.view()), queries.view(), how, kv::granularity::layer);
+      return masses_of(exec, cache, kv::keys_of(cache.view()), queries.view(), how, kv::granularity::layer);
     };
     auto const computed = masses(host);
     CHECK(*std::max_element(computed.begin(), computed.end()) > 0);
@@ -170,7 +146,7 @@ TEST_SUITE("device/heads_first") {
     unequal.lse = {};
     unequal.valid_rows = {valid, 0, 0, 1};
     auto const unequal_masses = [&](auto& exec) {
-      static_cast<void>(found_by(exec, cache, kv::keys_of(cache.view()), unequal, plain, kv::granularity::layer));
+      static_cast<void>(masses_of(exec, cache, kv::keys_of(cache.view()), unequal, plain, kv::granularity::layer));
       if constexpr (requires { exec.check(); }) exec.check();
     };
     CHECK(error_of([&] { unequal_masses(host); }) ==
@@ -179,3 +155,5 @@ TEST_SUITE("device/heads_first") {
           "compute_attention_mass: queries.rows (1) = 3, but lanes that decide together have equally many");
   }
 }
+
+}  // namespace heads_first_test

@@ -2,21 +2,16 @@
 // Decoding with lanes.order on the device and on the host: after every step equal keep sets, positions, orders, lists,
 // rows and recorded columns.
 
-#include "device/any_numbers.hpp"
+#include "device/as_on_host.hpp"
 #include "device/moves.hpp"
-#include "layout/any_slots.hpp"
-#include "support/device.hpp"
+#include "layout/lane_orders.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
 slot_options any_shape() {
-  slot_options how = any_slots(true);
-  how.one_list = false;
-  how.bound = *rc::gen::element(4, 9, 33, 70);
-  how.page = *rc::gen::element(1, 1, 4);
-  how.element = *rc::gen::element(kv::codec::f32, kv::codec::bf16);
+  slot_options how = any_lane_orders(70);
   if (how.sequences > 1) how.page = 1;
   return how;
 }
@@ -45,10 +40,7 @@ struct engine {
   }
   template <class Signals>
   void decide(Signals const& in) {
-    if constexpr (!std::same_as<std::remove_cvref_t<decltype(policy.score)>, kv::h2o>) {
-      kv::observe(exec, policy, in, state);  // the mass is the engine's
-    }
-    kv::decide(exec, policy, in, state, plan);
+    observe_unless_told(exec, policy, in, state, plan);
     wait();
   }
   /// `slots`: the list changes; else rows move.
@@ -82,32 +74,9 @@ struct engine {
   kv::plan<Executor> plan;
 };
 
-float number_of(int lane, int position) {
-  unsigned const mixed = static_cast<unsigned>(lane * 131 + position * 7919) * 2654435761u >> 16;
-  if (mixed % 23 == 0) return std::numeric_limits<float>::quiet_NaN();
-  return -static_cast<float>(mixed % 6) * 0.25f;
-}
-
-/// The masses of a cache's entries, which depend on their positions.
-struct masses {
-  explicit masses(slot_cache const& of) : numbers(as_size(of.lane_count() * of.options.bound)) {
-    for (int i = 0; i < of.lane_count(); ++i) {
-      auto const positions = of.positions(of.lane_at(i));
-      for (std::size_t e = 0; e < positions.size(); ++e) {
-        numbers[as_size(i * of.options.bound) + e] = number_of(i, positions[e]);
-      }
-    }
-    std::int64_t const row = of.options.bound;
-    std::int64_t const layer = row * of.options.model.kv_heads;
-    given = {{numbers.data(), layer * of.options.model.layers, layer, row}};
-  }
-  std::vector<float> numbers;
-  kv::attention_mass given;
-};
-
 template <class Policy>
 void decides_alike(Policy const& policy, slot_options const& how) {
-  bool const slots = how.page == 1 && *rc::gen::arbitrary<bool>();
+  bool const slots = how.page == 1 && any_bool();
   engine<kv::host_executor, Policy> host(how, policy);
   engine<device_executor, Policy> device(how, policy, numbers_of(*rc::gen::element(32, 64)), how.seed);
   dice random(how.seed);
@@ -166,15 +135,7 @@ void decides_alike(Policy const& policy, slot_options const& how) {
 template <class Score>
 void with_protections(Score const& score) {
   slot_options const how = any_shape();
-  int const budget = *rc::gen::inRange(0, how.bound);
-  int const window = *rc::gen::inRange(0, how.bound);
-  with_one_of(
-      [&](auto const& protect) {
-        decides_alike(
-            kv::eviction{.score = score, .protect = protect, .budget = kv::per_lane{budget}, .pick = kv::lowest_one{}},
-            how);
-      },
-      kv::nothing{}, kv::safe{2, window}, kv::sinks{1} | kv::recent{window} | kv::sinks{3});
+  kvpolicy_test::with_protections(how, score, [&](auto const& policy) { decides_alike(policy, how); });
 }
 
 /// Entries of a batch, with columns of several widths, which two of the same options hold alike.
@@ -244,10 +205,10 @@ void argmins_alike(dice& random, kv::host_executor& host, device_executor& devic
 /// Drops any entries, one of each segment, and sorts now and then.
 void replaces_alike() {
   slot_options how = any_shape();
-  how.by_lane = *rc::gen::arbitrary<bool>();
+  how.by_lane = any_bool();
   how.bound = *rc::gen::element(9, 40);
   how.spare = 1 + 8 * how.bound;
-  bool const slots = how.page == 1 && (!how.by_lane || *rc::gen::arbitrary<bool>());
+  bool const slots = how.page == 1 && (!how.by_lane || any_bool());
   auto const decides = how.by_lane ? kv::granularity::lane : kv::granularity::sequence;
   held_batch expected(how), found(how);
   kv::host_executor host;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "device/any_numbers.hpp"
+#include "device/as_on_host.hpp"
 #include "layout/slot_cache.hpp"
 #include "support/device.hpp"
 #include "support/test.hpp"
@@ -128,8 +128,8 @@ inline slot_options any_lists() {
   shape.model.kv_heads = shape.model.query_heads = *rc::gen::element(1, 2);
   shape.sequences = *rc::gen::element(1, 2, 3);
   shape.bound = *rc::gen::element(33, 1, 8, 31, 32, 100);
-  shape.by_lane = *rc::gen::arbitrary<bool>();
-  shape.one_list = *rc::gen::arbitrary<bool>();
+  shape.by_lane = any_bool();
+  shape.one_list = any_bool();
   shape.spare = 1 + (shape.by_lane ? 6 * shape.sequences * shape.bound : *rc::gen::element(0, 40));
   shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   return shape;

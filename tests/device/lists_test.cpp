@@ -5,7 +5,6 @@
 #include <kvpolicy/ops/cuda/lists/masks.hpp>
 
 #include "device/listed_batch.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -45,7 +44,7 @@ void rewrites(slot_options const& shape, launch_numbers const& numbers, bool one
 TEST_SUITE("device/lists") {
   TEST_CASE("lists, maps and what is handed back are the host's, and so is what is refused") {
     for (auto const trouble : {list_trouble::none, list_trouble::equal_slots, list_trouble::wrong_slot}) {
-      auto const any = [] { return *rc::gen::arbitrary<bool>(); };
+      auto const any = [] { return any_bool(); };
       holds("slots of one owner",
             [&] { rewrites<kv::nobody>(any_lists(), any_numbers(), any(), trouble, any(), any()); });
       holds("shared slots", [&] { rewrites<every_third>(any_lists(), any_numbers(), any(), trouble, any(), false); });
@@ -138,7 +137,7 @@ TEST_SUITE("device/lists") {
       listed_batch expected(shape, false), found(shape, false);
       owned_keep keep(kv::contiguous_scores(found.view.lanes, kv::granularity::lane, nullptr, shape.bound));
       found.choose(keep);
-      bool const shows = *rc::gen::arbitrary<bool>();
+      bool const shows = any_bool();
       alike(expected, found, any_numbers(), [&](auto& exec, listed_batch& on) {
         if (shows) kv::ops::show_entries(exec, on.view, on.mask(form));
         kv::ops::hide_dropped(exec, keep.view(), on.view, on.mask(form));

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's attention_mass with an attention scale, a soft cap and sink logits, against the host's.
 
-#include "device/any_numbers.hpp"
-#include "support/device.hpp"
+#include "device/as_on_host.hpp"
 #include "support/masses.hpp"
 
 namespace {
@@ -12,33 +11,16 @@ using kv::reduction;
 using kv::reduction_order;
 
 /// A batch, its rows, and how its logits are made.
-struct batch {
-  batch(mock_options shape, kv::codec queries_of, int row_count, bool scale, bool cap, bool sinks)
-      : cache((shape.skew = 0, shape)),
-        queries(cache, queries_of, row_count, row_count),
-        logits(cache.random(), shape.model, scale, cap, sinks) {
+struct batch : mass_batch {
+  batch(mock_options shape, kv::codec queries_of, int rows, bool scale, bool cap, bool sinks)
+      : mass_batch((shape.skew = 0, shape), queries_of, rows, rows, scale, cap, sinks) {
     fill(cache, true);
     fill(queries, cache, content::smooth);
   }
-  /// Every lane holds as many entries as it can, and the last rows see them.
-  void hold_all() {
-    std::vector<int> every = up_to(cache.options().bound);
-    cache.set_drafts(0, 0);
-    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), every);
-    int const rows = queries.rows();
-    for (int r = 0; r < rows; ++r) queries.set_position(0, r, cache.options().bound - rows + r);
-  }
-
-  /// What a verb leaves in scores that begin alike.
-  template <class Executor>
-  std::vector<float> mass(Executor& exec, kv::attention_mass_options const& how,
+  std::vector<float> mass(auto& exec, kv::attention_mass_options const& how,
                           kv::granularity decides = kv::granularity::lane) {
-    return masses_of(exec, cache, logits.keys_of(cache.view()), queries.view(), how, decides);
+    return mass_batch::mass(exec, queries.view(), how, decides);
   }
-
-  mock_cache cache;
-  mock_queries queries;
-  given_logits logits;
 };
 
 bool alike(std::vector<float> const& a, std::vector<float> const& b) { return masses_alike(a, b, 3e-5f); }
@@ -74,10 +56,7 @@ TEST_SUITE("device/logit_options") {
           batch of(shape, turn % 2 == 0 ? kv::codec::f32 : element, rows, true, turn % 7 != 0, turn % 5 != 1);
           of.hold_all();
           auto const how = options[turn / 2 % std::size(options)];
-          CAPTURE(dims);
-          CAPTURE(group);
-          CAPTURE(bound);
-          CAPTURE(turn);
+          INFO("dims ", dims, ", group ", group, ", bound ", bound, ", turn ", turn);
           kv::host_executor host;
           device_executor device(turn);
           CHECK(alike(of.mass(device, how), of.mass(host, how)));
@@ -89,11 +68,10 @@ TEST_SUITE("device/logit_options") {
   TEST_CASE("every layer and head has its own sink, in every memory, domain, reduction and order") {
     holds("device with logit options == host", 40, [] {
       mock_options shape = any_mock(6);
-      shape.shared_entries = *rc::gen::arbitrary<bool>();
+      shape.shared_entries = any_bool();
       RC_LOG() << shape << '\n';
-      auto const coin = [] { return *rc::gen::arbitrary<bool>(); };
-      batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16),
-               *rc::gen::element(1, 3, 0, 9, 17), coin(), coin(), coin());
+      auto const coin = [] { return any_bool(); };
+      batch of(shape, any_float(), *rc::gen::element(1, 3, 0, 9, 17), coin(), coin(), coin());
       kv::attention_mass_options const how = any_options();
       auto const decides = shape.shared_entries ? kv::granularity::sequence : kv::granularity::lane;
       if (coin()) {

@@ -4,37 +4,16 @@
 #include "reference/moments.hpp"
 
 #include "support/device.hpp"
-#include "support/test.hpp"
+#include "support/verbs.hpp"
 
 namespace moments_test {
 
 using namespace kvpolicy_test;
 
-struct old_plus_twice {
-  KVPOLICY_HD float operator()(float old, float now) const { return old + 2 * now; }
-};
-
 /// The moments of some query heads of each lane, and a number more behind those of each lane, which no verb may write.
 struct owned_moments {
   owned_moments(mock_cache const& of, int heads)
       : dims(of.model().head_dim), group(heads), mean_of(of, heads * dims), square_of(of, heads * dims * dims) {}
-
-  struct table {
-    table(mock_cache const& of, int numbers) : stride(numbers + 1), values(as_size(of.lane_count() * stride), 7.0f) {
-      std::int64_t const layer = std::int64_t{of.model().kv_heads} * stride;
-      view = {values.data(), layer * of.model().layers, layer, stride};
-    }
-    /// True if nothing was written behind the numbers of any lane.
-    [[nodiscard]] bool is_sound() const {
-      for (std::size_t i = as_size(stride) - 1; i < values.size(); i += as_size(stride)) {
-        if (values[i] != 7.0f) return false;
-      }
-      return true;
-    }
-    int stride;
-    std::vector<float> values;
-    kv::by_lane<float> view;
-  };
 
   [[nodiscard]] kv::moments_of_queries view(bool square = true) const {
     return {mean_of.view, square ? square_of.view : kv::by_lane<float>{}};
@@ -53,28 +32,23 @@ struct owned_moments {
     return mean_of.is_sound() && square_of.is_sound();
   }
   int dims, group;
-  table mean_of, square_of;
+  owned_rows mean_of, square_of;
 };
-
-template <class Verb, class Executor>
-void reserve(Executor& exec, mock_cache& cache) {
-  exec.reserve(kv::detail::scratch_of_verb<Verb, typename Executor::backend>(cache.model(), cache.lanes()));
-}
 
 /// Any profile of means and covariances of f32, f16 or bf16, whose memory it has.
 struct any_profile {
   any_profile(dice& random, kv::shape const& model) {
-    kv::codec const element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+    kv::codec const element = any_float();
     how.style = *rc::gen::element(kv::rope_style::neox, kv::rope_style::gptj);
     how.dims = *rc::gen::element(0, 2, model.head_dim / 4 * 2);
     how.theta = *rc::gen::element(100.0, 10000.0);
-    if (*rc::gen::arbitrary<bool>()) {
+    if (any_bool()) {
       for (int f = 0; f < model.head_dim / 2; ++f) turns.push_back(f == 1 ? 0 : f == 2 ? 1e-9 : random.real(3) + 3);
       how.frequency = turns.data();
     }
     view.rope = how;
-    view.mean = rows(random, model, element, 1, mean);
-    view.square = rows(random, model, element, model.head_dim, square);
+    view.mean = drawn_heads(random, model, element, 1, model.head_dim, mean);
+    view.square = drawn_heads(random, model, element, model.head_dim, model.head_dim, square);
   }
   [[nodiscard]] bool turns_pairs(int dims) const {
     int const turned = how.dims != 0 ? how.dims : dims;
@@ -104,21 +78,6 @@ struct any_profile {
     }
     return made;
   }
-  static kv::query_view rows(dice& random, kv::shape const& model, kv::codec element, int count,
-                             std::vector<std::byte>& memory) {
-    int const bytes = kv::bytes_of(element);
-    memory.resize(as_size(model.layers * model.query_heads * count * model.head_dim * bytes));
-    for (std::size_t i = 0; i < memory.size(); i += as_size(bytes)) {
-      kv::store(element, static_cast<float>(random.real(2)), memory.data() + i);
-    }
-    kv::query_view made{.base = memory.data(), .element = element, .dims = model.head_dim};
-    made.row = std::int64_t{model.head_dim} * bytes;
-    made.head = made.row * count;
-    made.layer = made.head * model.query_heads;
-    made.heads = model.query_heads;
-    made.rows = count;
-    return made;
-  }
   std::vector<std::byte> mean, square;
   std::vector<double> turns;
 };
@@ -135,29 +94,15 @@ bool forms_alike(std::span<float const> found, reference::row expected, double l
   return result.same;
 }
 
-mock_options any_shape() {
-  mock_options shape = any_mock(6);
-  shape.rows = *rc::gen::element(content::smooth, content::few);
-  return shape;
-}
-
-}  // namespace moments_test
-
 TEST_SUITE("device/moments") {
-  using namespace moments_test;
-
   TEST_CASE("means and covariances of query rows are the reference's, on the host and on a device") {
     holds("query_moments == reference", 60, [] {
-      mock_options const shape = any_shape();
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
+      mock_options const shape = any_batch({content::smooth, content::few});
+      filled_cache cache(shape);
       int const rows = *rc::gen::element(1, 2, 33, 200, 0);
-      mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
-                           rows + *rc::gen::element(0, 0, 4));
-      fill(queries, cache, content::smooth);
+      filled_queries queries(cache, any_float(), rows, rows + *rc::gen::element(0, 0, 4));
       int const sinks = *rc::gen::element(0, 1, 4, 1000), group = cache.model().group();
-      bool const by_position = *rc::gen::arbitrary<bool>();
+      bool const by_position = any_bool();
       kv::query_view view = queries.view();
       if (!by_position) view.position = {};
       int const which = *rc::gen::inRange(-1, group);  // -1: all heads of the group at once
@@ -170,8 +115,8 @@ TEST_SUITE("device/moments") {
         device.check();
       }
       for (kv::isa const level : every_isa) {
-        kv::host_executor host(*rc::gen::element(1, 3), std::min(level, kv::best_isa()));
-        reserve<kv::ops::query_moments_t>(host, cache);
+        kv::host_executor host(*rc::gen::element(1, 3), level);
+        reserve_for<kv::ops::query_moments_t>(host, cache);
         owned_moments on_host(cache, heads);
         kv::ops::query_moments(host, cache.lanes(), view, sinks, on_host.view());
         for (int i = 0; i < cache.lane_count() * heads; ++i) {
@@ -192,10 +137,8 @@ TEST_SUITE("device/moments") {
 
   TEST_CASE("moments turn to positions that are to come as the mean of RoPE's matrices says") {
     holds("future_moments == reference", 60, [] {
-      mock_options const shape = any_shape();
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
+      mock_options const shape = any_batch({content::smooth, content::few});
+      filled_cache cache(shape);
       dice random(shape.seed);
       int const dims = cache.model().head_dim, group = cache.model().group();
       if (dims < 2) return;
@@ -204,7 +147,7 @@ TEST_SUITE("device/moments") {
       int const future = *rc::gen::element(0, 1, 7, 512);
       kv::host_executor host(*rc::gen::element(1, 3));
       device_executor device({}, shape.seed);
-      reserve<kv::ops::future_moments_t>(host, cache);
+      reserve_for<kv::ops::future_moments_t>(host, cache);
       owned_moments on_host(cache, group), on_device(cache, group);
       kv::ops::future_moments(host, cache.lanes(), profile.view, future, on_host.view());
       kv::ops::future_moments(device, cache.lanes(), profile.view, future, on_device.view());
@@ -237,11 +180,8 @@ TEST_SUITE("device/moments") {
 
   TEST_CASE("quadratic forms of keys are the reference's in every layout and element type, here and on a device") {
     holds("quadratic_form == reference", 60, [] {
-      mock_options shape = any_shape();
-      shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
+      mock_options const shape = any_batch({content::smooth, content::few, content::troubled});
+      filled_cache cache(shape);
       dice random(shape.seed);
       any_profile const profile(random, cache.model());
       int const group = cache.model().group(), which = *rc::gen::inRange(0, group);
@@ -254,8 +194,8 @@ TEST_SUITE("device/moments") {
       device.check();
       auto const before = cache.save();
       for (kv::isa const level : every_isa) {
-        kv::host_executor host(*rc::gen::element(1, 3), std::min(level, kv::best_isa()));
-        reserve<kv::ops::quadratic_form_t>(host, cache);
+        kv::host_executor host(*rc::gen::element(1, 3), level);
+        reserve_for<kv::ops::quadratic_form_t>(host, cache);
         owned_scores on_host(cache.lanes());
         kv::ops::quadratic_form(host, keys, square, old_plus_twice{}, on_host.view());
         for (int i = 0; i < cache.lane_count(); ++i) {
@@ -281,12 +221,9 @@ TEST_SUITE("device/moments") {
   TEST_CASE("every number of entries and channels, and a covariance that is singular") {
     for (int const dims : {1, 31, 32, 33, 64, 80, 128, 160}) {
       for (int const entries : {1, 23, 24, 25, 100}) {
-        CAPTURE(dims);
-        CAPTURE(entries);
+        INFO("dims ", dims, ", entries ", entries);
         mock_cache cache({.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = dims}, .bound = entries});
-        std::vector<int> every;
-        for (int e = 0; e < entries; ++e) every.push_back(e);
-        cache.put({}, every);
+        cache.put({}, up_to(entries));
         // S = u u^T, in parts that no single precision of k^T S k loses: u = (1, -1, 1, ...)
         std::vector<float> square;
         for (int i = 0; i < dims * dims; ++i) square.push_back((i / dims + i % dims) % 2 == 0 ? 1.0f : -1.0f);
@@ -304,7 +241,7 @@ TEST_SUITE("device/moments") {
           expected.push_back(product * product);
         }
         kv::host_executor exec;
-        reserve<kv::ops::quadratic_form_t>(exec, cache);
+        reserve_for<kv::ops::quadratic_form_t>(exec, cache);
         owned_scores out(cache.lanes());
         kv::ops::quadratic_form(exec, kv::keys_of(cache.view()), view, kv::replaced{}, out.view());
         CHECK(compare(out.row(0, entries), expected).same);
@@ -348,3 +285,5 @@ TEST_SUITE("device/moments") {
               " channels");
   }
 }
+
+}  // namespace moments_test

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's bounds and scores of pages against the host's.
 
-#include "device/any_numbers.hpp"
-#include "support/device.hpp"
-#include "support/test.hpp"
+#include "device/as_on_host.hpp"
 
 namespace {
 
@@ -84,8 +82,7 @@ TEST_SUITE("device/pages") {
       if (shape.model.head_dim < 64) shape.model.query_heads = shape.model.kv_heads * *rc::gen::element(1, 3, 8, 13);
       mock_cache cache(shape);
       int const page = *rc::gen::element(4, 16, 1, 5, 33);
-      kv::codec const element =
-          *rc::gen::arbitrary<bool>() && !kv::is_fp8(shape.element) ? shape.element : kv::codec::f32;
+      kv::codec const element = any_bool() && !kv::is_fp8(shape.element) ? shape.element : kv::codec::f32;
       auto const group = *rc::gen::element(kv::reduction::max, kv::reduction::mean, kv::reduction::sum);
       kv::host_executor host;
       device_executor device(any_numbers(), shape.seed);
@@ -124,8 +121,7 @@ TEST_SUITE("device/pages") {
     shape.bound = 4097;
     mock_cache cache(shape);
     cache.put({}, up_to(4097));
-    mock_queries rows(cache, kv::codec::f32, 1, 1);
-    fill(rows, cache, content::smooth);
+    filled_queries rows(cache, kv::codec::f32, 1, 1);
     kv::host_executor host;
     device_executor device;
     host.reserve(1 << 16);

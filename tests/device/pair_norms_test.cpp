@@ -4,39 +4,31 @@
 #include <complex>
 
 #include "support/device.hpp"
-#include "support/test.hpp"
+#include "support/verbs.hpp"
 
 namespace pair_norms_test {
 
 using namespace kvpolicy_test;
 
-struct old_plus_twice {
-  KVPOLICY_HD float operator()(float old, float now) const { return old + 2 * now; }
-};
-
 /// A table of numbers for each lane, drawn.
-struct drawn_rows {
-  drawn_rows(dice& random, mock_cache const& of, int width) : values(as_size(of.lane_count() * width)) {
+struct drawn_rows : owned_rows {
+  drawn_rows(dice& random, mock_cache const& of, int numbers) : owned_rows(of, numbers, 0) {
     for (float& each : values) each = static_cast<float>(random.real(2));
-    std::int64_t const layer = std::int64_t{of.model().kv_heads} * width;
-    view = {values.data(), layer * of.model().layers, layer, width};
   }
-  std::vector<float> values;
-  kv::by_lane<float> view;
 };
 
 /// Any profile of a model's queries of f32, f16 or bf16, whose memory it has.
 struct any_profile {
   any_profile(dice& random, kv::shape const& model) {
-    kv::codec const element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+    kv::codec const element = any_float();
     of.rope.style = *rc::gen::element(kv::rope_style::neox, kv::rope_style::gptj);
     of.rope.dims = *rc::gen::element(0, 2, model.head_dim / 4 * 2);
-    if (*rc::gen::arbitrary<bool>()) {
+    if (any_bool()) {
       for (int f = 0; f < model.head_dim / 2; ++f) turns.push_back(random.real(3) + 3);
       of.rope.frequency = turns.data();
     }
-    of.mean = rows(random, model, element, model.head_dim, mean);
-    of.radius = rows(random, model, element, of.turned() / 2, radius);
+    of.mean = drawn_heads(random, model, element, 1, model.head_dim, mean);
+    of.radius = drawn_heads(random, model, element, 1, of.turned() / 2, radius);
   }
   [[nodiscard]] double number(kv::query_view const& from, kv::lane one, int head, int d) const {
     return static_cast<double>(kv::load(from.element, from.at(one, head, 0) + d * kv::bytes_of(from.element)));
@@ -44,42 +36,15 @@ struct any_profile {
   kv::query_model of{};
 
  private:
-  static kv::query_view rows(dice& random, kv::shape const& model, kv::codec element, int width,
-                             std::vector<std::byte>& memory) {
-    int const bytes = kv::bytes_of(element);
-    memory.resize(as_size(model.layers * model.query_heads * width * bytes));
-    for (std::size_t i = 0; i < memory.size(); i += as_size(bytes)) {
-      kv::store(element, static_cast<float>(random.real(2)), memory.data() + i);
-    }
-    kv::query_view made{.base = memory.data(), .element = element, .dims = width};
-    made.head = std::int64_t{width} * bytes;
-    made.layer = made.head * model.query_heads;
-    made.heads = model.query_heads;
-    made.rows = 1;
-    return made;
-  }
   std::vector<std::byte> mean, radius;
   std::vector<double> turns;
 };
 
-mock_options any_shape() {
-  mock_options shape = any_mock(6);
-  shape.skew = 0;
-  shape.rows = *rc::gen::element(content::smooth, content::few);
-  return shape;
-}
-
-}  // namespace pair_norms_test
-
 TEST_SUITE("device/pair_norms") {
-  using namespace pair_norms_test;
-
   TEST_CASE("sums of lengths of pairs are those of the rows, on the host and on a device") {
     holds("pair_norms == its formula", 60, [] {
-      mock_options const shape = any_shape();
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
+      mock_options const shape = any_batch({content::smooth, content::few}, 6, true);
+      filled_cache cache(shape);
       dice random(shape.seed);
       kv::keys const keys = kv::keys_of(cache.view());
       kv::key_pairs const pairs{*rc::gen::element(kv::rope_style::neox, kv::rope_style::gptj),
@@ -112,16 +77,14 @@ TEST_SUITE("device/pair_norms") {
 
   TEST_CASE("mean queries turn to positions that are to come, on the host and on a device") {
     holds("future_queries == its formula", 60, [] {
-      mock_options const shape = any_shape();
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
+      mock_options const shape = any_batch({content::smooth, content::few}, 6, true);
+      filled_cache cache(shape);
       dice random(shape.seed);
       if (cache.model().head_dim < 2) return;
       any_profile const profile(random, cache.model());
       kv::query_model const& model = profile.of;
       if (model.turned() % 2 != 0 || model.turned() > cache.model().head_dim) return;
-      kv::future_positions const to{*rc::gen::element(1, 3, 17), *rc::gen::arbitrary<bool>()};
+      kv::future_positions const to{*rc::gen::element(1, 3, 17), any_bool()};
       int const group = cache.model().group(), dims = cache.model().head_dim, pairs = model.turned() / 2;
       kv::host_executor host(*rc::gen::element(1, 3));
       device_executor device({}, shape.seed);
@@ -182,3 +145,5 @@ TEST_SUITE("device/pair_norms") {
           "decide: query_model.mean = null, but a signal is the engine's memory");
   }
 }
+
+}  // namespace pair_norms_test

@@ -3,35 +3,18 @@
 
 #include "reference/pooled_attention.hpp"
 
-#include "support/device.hpp"
-#include "support/given_logits.hpp"
+#include "device/as_on_host.hpp"
 #include "support/masses.hpp"
-#include "support/test.hpp"
 
 namespace pooled_attention_test {
 
 using namespace kvpolicy_test;
 
-/// What a call wrote for each lane: the highest pools, and means.
-struct found {
-  explicit found(mock_cache& of) : lanes(of.lanes()), stride(of.options().bound) {
-    memory.resize(as_size(2 * of.lane_count() * stride), 0.5f);
-  }
-  [[nodiscard]] kv::score_view rows(int which) {
-    std::int64_t const all = std::int64_t{lanes.size()} * stride;
-    return kv::contiguous_scores(lanes, kv::granularity::lane, memory.data() + which * all, stride);
-  }
-  kv::lanes lanes;
-  int stride;
-  std::vector<float> memory;
-};
-
 template <class Executor>
-found computed(Executor& exec, mock_cache& cache, kv::keys const& keys, kv::query_view const& rows,
-               kv::pooled_attention_options const& how) {
-  using backend = typename Executor::backend;
-  exec.reserve(kv::detail::scratch_of_verb<kv::ops::pooled_attention_t, backend>(cache.model(), cache.lanes()));
-  found made(cache);
+rows_of_numbers computed(Executor& exec, mock_cache& cache, kv::keys const& keys, kv::query_view const& rows,
+                         kv::pooled_attention_options const& how) {
+  reserve_for<kv::ops::pooled_attention_t>(exec, cache);
+  rows_of_numbers made(cache, 2);
   kv::ops::pooled_attention(exec, keys, rows, how, made.rows(1).rows, made.rows(0));
   if constexpr (requires { exec.check(); }) exec.check();
   return made;
@@ -43,7 +26,7 @@ bool close(float a, double b, double slack) {
 }
 
 /// True if a call found what the reference says of every lane.
-bool is_right(found& made, mock_cache& cache, mock_queries& queries, kv::pooled_attention_options const& how,
+bool is_right(rows_of_numbers& made, mock_cache& cache, mock_queries& queries, kv::pooled_attention_options const& how,
               double slack, given_logits const* logits = nullptr) {
   for (int i = 0; i < cache.lane_count(); ++i) {
     kv::lane const one = cache.lane_at(i);
@@ -67,41 +50,23 @@ kv::pooling any_pooling() {
                                         kv::max_pool{3}, kv::max_pool{7}, kv::avg_pool{41}, kv::max_pool{65});
 }
 
-launch_numbers any_numbers() {
-  launch_numbers numbers;
-  numbers.entry_threads = *rc::gen::element(64, 32, 128);
-  numbers.entries_of_a_block = *rc::gen::element(128, 512);
-  return numbers;
-}
-
-}  // namespace pooled_attention_test
-
 TEST_SUITE("device/pooled_attention") {
-  using namespace pooled_attention_test;
-
   TEST_CASE("means and the highest pools are the reference's, for any shape, layout and element type") {
     holds("pooled_attention == reference", 100, [] {
-      mock_options shape = any_mock(6);
-      shape.skew = 0;
-      shape.rows = *rc::gen::element(content::smooth, content::few);
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
-      int const rows = *rc::gen::element(1, 2, 0, 9, 16, 33);
-      mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows, rows + 2);
-      fill_current(queries, cache, content::smooth);
+      current_case of({1, 2, 0, 9, 16, 33});
+      auto& [shape, cache, rows, queries] = of;
       kv::pooled_attention_options const how{.pool = any_pooling(),
                                              .tail = *rc::gen::element(0, 1, 2, 5, 32, 100),
                                              .last_rows = *rc::gen::element(0, 1, 2, 5, 40)};
       dice random(shape.seed);
-      bool const given = *rc::gen::arbitrary<bool>();
+      bool const given = any_bool();
       given_logits const logits(random, cache.model(), given, given, given);
       kv::keys const keys = logits.keys_of(cache.view());
       kv::isa const level = *rc::gen::elementOf(vector_isas());
       kv::host_executor host(*rc::gen::element(1, 3), level);
       device_executor device(any_numbers(), shape.seed), other(any_numbers(), shape.seed + 1);
-      found on_host = computed(host, cache, keys, queries.view(), how),
-            on_device = computed(device, cache, keys, queries.view(), how);
+      auto on_host = computed(host, cache, keys, queries.view(), how),
+           on_device = computed(device, cache, keys, queries.view(), how);
       RC_ASSERT(is_right(on_host, cache, queries, how, 1e-4, &logits));
       RC_ASSERT(is_right(on_device, cache, queries, how, 1e-4, &logits));
       RC_ASSERT(computed(other, cache, keys, queries.view(), how).memory == on_device.memory);
@@ -123,21 +88,18 @@ TEST_SUITE("device/pooled_attention") {
                         .seed = 7});
       cache.put(cache.lane_at(0), up_to(of.entries));
       int const rows = std::min(of.rows, of.entries);
-      mock_queries queries(cache, of.element, rows, rows);
-      fill_current(queries, cache, content::smooth);
+      current_queries queries(cache, of.element, rows, rows);
       for (kv::pooling const pool : {kv::pooling(kv::avg_pool{5}), kv::pooling(kv::max_pool{7})}) {
         kv::pooled_attention_options const how{pool, 32, 32};
-        CAPTURE(of.entries);
-        CAPTURE(of.dims);
-        CAPTURE(of.group);
+        INFO("entries ", of.entries, ", dims ", of.dims, ", group ", of.group);
         for (kv::isa const level : vector_isas()) {
           kv::host_executor host(1, level);
-          found made = computed(host, cache, kv::keys_of(cache.view()), queries.view(), how);
+          auto made = computed(host, cache, kv::keys_of(cache.view()), queries.view(), how);
           CHECK(is_right(made, cache, queries, how, 2e-4));
         }
         if (of.dims > 80) continue;
         device_executor device({}, 1);
-        found made = computed(device, cache, kv::keys_of(cache.view()), queries.view(), how);
+        auto made = computed(device, cache, kv::keys_of(cache.view()), queries.view(), how);
         CHECK(is_right(made, cache, queries, how, 2e-4));
       }
     }
@@ -150,7 +112,7 @@ TEST_SUITE("device/pooled_attention") {
     kv::host_executor host;
     device_executor device({}, 1);
     auto const refused = [&](auto& exec, kv::pooled_attention_options const& how, bool mean = true) {
-      found to(cache);
+      rows_of_numbers to(cache, 2);
       kv::by_lane<float> const rows = mean ? to.rows(1).rows : kv::by_lane<float>{};
       return error_of(
           [&] { kv::ops::pooled_attention(exec, kv::keys_of(cache.view()), queries.view(), how, rows, to.rows(0)); });
@@ -164,3 +126,5 @@ TEST_SUITE("device/pooled_attention") {
           "pooled_attention: pool = 67, but a device takes pools of up to 65 entries");
   }
 }
+
+}  // namespace pooled_attention_test

@@ -2,9 +2,7 @@
 // Promotion of a few entries on a device against the host: what one launch decides and counts, what the next one
 // writes, and how many launches there are.
 
-#include "support/device.hpp"
 #include "support/dual_sides.hpp"
-#include "support/test.hpp"
 
 namespace {
 

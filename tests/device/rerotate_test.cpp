@@ -5,7 +5,6 @@
 #include <kvpolicy/ops/cuda/rerotate.hpp>
 
 #include "device/moves.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -198,15 +197,15 @@ TEST_SUITE("device/rerotate") {
       if (shape.memory == arrangement::packed_rows || shape.memory == arrangement::packed_units) {
         shape.model.value_dim = 0;
       }
-      shape.shared_entries = *rc::gen::arbitrary<bool>();
+      shape.shared_entries = any_bool();
       kv::rope how{.style = *rc::gen::element(kv::rope_style::neox, kv::rope_style::gptj)};
       how.dims = *rc::gen::element(0, 2, shape.model.head_dim / 4 * 2);
       std::vector<float> table;
       for (int pair = 0; pair < 128; ++pair) table.push_back(1.0f / static_cast<float>(1 + pair));
       std::vector<double> const wide(table.begin(), table.end());
-      if (*rc::gen::arbitrary<bool>()) how.frequency = table.data();
+      if (any_bool()) how.frequency = table.data();
       if (*rc::gen::element(false, false, true)) how.frequency = wide.data();
-      bool const copies = kv::bytes_of(shape.element) == 2 && *rc::gen::arbitrary<bool>();
+      bool const copies = kv::bytes_of(shape.element) == 2 && any_bool();
       RC_LOG() << shape << ", dims " << how.dims << ", copies " << copies << '\n';
       RC_ASSERT(is_the_hosts(shape, how, *rc::gen::element(32, 64, 256), copies));
     });

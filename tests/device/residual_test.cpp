@@ -98,8 +98,7 @@ TEST_SUITE("device/residual") {
       shape.skew = 0;
       shape.shared_entries = true;
       filled_cache cache(shape);
-      mock_queries memory(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), 1, 1);
-      fill(memory, cache, content::smooth);
+      filled_queries memory(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), 1, 1);
       auto const capacity = as_size(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
       std::vector<float> expected(capacity, 3.0f), found(capacity, 3.0f), none(capacity);
       kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::sequence, none.data(), 1);
@@ -123,8 +122,7 @@ TEST_SUITE("device/residual") {
       shape.skew = 0;
       shape.shared_entries = true;
       filled_cache cache(shape);
-      mock_queries memory(cache, kv::codec::f32, 1, 1);
-      fill(memory, cache, content::smooth);
+      filled_queries memory(cache, kv::codec::f32, 1, 1);
       int const each = kv::key_sums::channels_of_a_lane(shape.model);
       auto const lanes = as_size(cache.lane_count());
       std::int64_t const row = std::int64_t{each} * shape.bound;
@@ -162,8 +160,7 @@ TEST_SUITE("device/residual") {
       mock_options shape = any_mock(4);
       shape.shared_entries = true;
       filled_cache cache(shape);
-      mock_queries rows(cache, kv::codec::f32, *rc::gen::element(1, 9, 33), *rc::gen::element(33, 40));
-      fill(rows, cache, content::smooth);
+      filled_queries rows(cache, kv::codec::f32, *rc::gen::element(1, 9, 33), *rc::gen::element(33, 40));
       int const dims = shape.model.head_dim;
       bool const wide = dims <= 33;
       owned_head const head(dims, *rc::gen::element(4, 8, wide ? 288 : 128), *rc::gen::element(1, 7, wide ? 256 : 65),
@@ -183,7 +180,7 @@ TEST_SUITE("device/residual") {
         end.push_back(random.between(begin.back(), rows.rows()));
       }
       kv::turn_queries turn{rows.view()};
-      if (*rc::gen::arbitrary<bool>()) turn.span_begin = begin.data(), turn.span_end = end.data();
+      if (any_bool()) turn.span_begin = begin.data(), turn.span_end = end.data();
       kv::residual_options const how{*rc::gen::element(1, 32), *rc::gen::element(true, true, false)};
       answer expected = given, found = given;
       kv::host_executor host;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's rings of query rows, numbers that come with new entries and memories of turns against the host's.
 
-#include "device/any_numbers.hpp"
-#include "support/device.hpp"
+#include "device/as_on_host.hpp"
 #include "support/owned_ring.hpp"
-#include "support/test.hpp"
 #include "support/turn_rows.hpp"
 
 namespace {
@@ -30,8 +28,7 @@ TEST_SUITE("device/rings") {
       for (int forward = 0; forward < 4; ++forward) {
         fill(cache, true);
         int const rows = std::min(*rc::gen::element(1, 0, 2, 5, 7, 33, 41), shape.bound + 10);
-        mock_queries queries(cache, shape.element, rows, rows + *rc::gen::element(0, 2));
-        fill(queries, cache, content::smooth);
+        filled_queries queries(cache, shape.element, rows, rows + *rc::gen::element(0, 2));
         kv::ops::ring_append(host, cache.lanes(), queries.view(), expected.view());
         kv::ops::ring_append(device, cache.lanes(), queries.view(), found.view());
         device.check();
@@ -112,8 +109,7 @@ TEST_SUITE("device/rings") {
       mock_cache cache(shape);
       std::size_t const capacity = as_size(cache.lane_count() * cache.model().group()) * as_size(shape.model.head_dim);
       std::vector<float> expected(capacity, 0.0f);
-      kv::query_memory_update const how{*rc::gen::element(0.5f, 0.0f, 1.0f), *rc::gen::arbitrary<bool>(),
-                                        *rc::gen::element(3, 1, 32)};
+      kv::query_memory_update const how{*rc::gen::element(0.5f, 0.0f, 1.0f), any_bool(), *rc::gen::element(3, 1, 32)};
       kv::host_executor host;
       host.reserve(1 << 14);
       device_executor device(any_numbers(), shape.seed);

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's top_k against the host's: any lanes, budgets of their own or shared, any number of threads.
 
-#include <cmath>
-#include <limits>
-
 #include "device/forced.hpp"
 
 namespace {
@@ -108,7 +105,7 @@ void any_lanes(devices& some, bool pooled, bool by_run) {
   int const layers = *rc::gen::inRange(1, 4);
   int const heads = *rc::gen::inRange(1, 5);
   int const bound = *rc::gen::element(33, 1, 31, 32, 40, 130, 300);
-  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  dice random(any_seed());
   auto const decides = pooled ? kv::granularity::lane
                               : random.one_of<kv::granularity>({{}, {}, {}, kv::granularity{1}, kv::granularity{2}});
   bool const ragged = decides == kv::granularity::lane;
@@ -133,7 +130,7 @@ void any_lanes(devices& some, bool pooled, bool by_run) {
 void any_slices(bool by_run) {
   int const heads = *rc::gen::inRange(1, 4);
   int const bound = *rc::gen::element(300, 256, 1023, 1024, 2048, 2049, 4097);
-  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  dice random(any_seed());
   std::vector<int> counts(as_size(heads));
   for (int& each : counts) each = random.chance(60) ? bound - random.below(9) : random.below(bound + 1);
   owned_lanes const lanes(1, 1, heads, bound, counts);
@@ -231,9 +228,7 @@ TEST_SUITE("device/top_k") {
         ++turn;
         for (int const which : {2, 3, 4}) {
           if (!at_night() && which != 2 + turn % 3) continue;
-          CAPTURE(kind);
-          CAPTURE(k);
-          CAPTURE(which);
+          INFO("kind ", kind, ", k ", k, ", which ", which);
           CHECK(agree(scores.view(), between<scattered>{{.tokens = k}, kind, 5}, some.of[which]));
         }
       }
@@ -276,8 +271,7 @@ TEST_SUITE("device/top_k") {
         for (trouble const what : {trouble::ties, trouble::anything}) {
           if (!at_night() && ++turn % 3 != 0) continue;
           for (float& each : scores.all()) each = troubled_score(random, what);
-          CAPTURE(n);
-          CAPTURE(blocks);
+          INFO("n ", n, ", blocks ", blocks);
           for (int const k : {0, 1, n / 3, n}) {
             CAPTURE(k);
             if (n > 8191 && k != n / 3) continue;
@@ -305,8 +299,7 @@ TEST_SUITE("device/top_k") {
           if (under_address_sanitizer && which != turn % devices::many &&
               (!at_night() || which != (turn + 2) % devices::many))
             continue;
-          CAPTURE(every);
-          CAPTURE(k);
+          INFO("every ", every, ", k ", k);
           CHECK(agree(scores.view(), between<scattered>{{.tokens = k}, 0, 0}, some.of[which]));
           CHECK(agree(scores.view(), scattered{.tokens = k, .percent = 10}, some.of[which]));
         }
@@ -337,10 +330,7 @@ TEST_SUITE("device/top_k") {
           numbers.processors = 2 * blocks;
           watched_device device(numbers, static_cast<std::uint64_t>(turn));
           device.most = blocks;
-          CAPTURE(threads);
-          CAPTURE(blocks);
-          CAPTURE(kind);
-          CAPTURE(n);
+          INFO("threads ", threads, ", blocks ", blocks, ", kind ", kind, ", n ", n);
           for (int const k : {std::max(1, n / 4), 1 + random.below(n), n - random.below(3)}) {
             CAPTURE(k);
             CHECK(agree(scores.view(), kv::plain_top_k{k}, device));

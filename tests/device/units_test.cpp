@@ -6,7 +6,6 @@
 
 #include "device/moves.hpp"
 #include "layout/slot_cache.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -66,10 +65,10 @@ slot_options any_slots(bool pages) {
   how.bound = *rc::gen::element(1, 31, 32, 33, 40, 130);
   how.spare = *rc::gen::element(1, 300);
   how.page = pages ? *rc::gen::element(1, 4, 16) : 1;
-  how.by_lane = *rc::gen::arbitrary<bool>();
-  how.one_list = *rc::gen::arbitrary<bool>();
+  how.by_lane = any_bool();
+  how.one_list = any_bool();
   how.element = *rc::gen::element(kv::codec::f32, kv::codec::bf16);
-  how.seed = *rc::gen::inRange<std::uint64_t>(0, 1u << 20);
+  how.seed = any_seed();
   return how;
 }
 

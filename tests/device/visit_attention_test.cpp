@@ -4,7 +4,6 @@
 #include "reference/methods.hpp"
 #include "support/device.hpp"
 #include "support/masses.hpp"
-#include "support/test.hpp"
 
 namespace visit_attention_test {
 
@@ -39,37 +38,24 @@ struct note {
 
 template <class Executor>
 told visited(Executor& exec, mock_cache& cache, kv::query_view const& rows, kv::visited_attention const& how) {
-  exec.reserve(kv::detail::scratch_of_verb<kv::ops::visit_attention_t, typename Executor::backend>(cache.model(),
-                                                                                                   cache.lanes()));
+  reserve_for<kv::ops::visit_attention_t>(exec, cache);
   told made(cache, std::max(rows.rows, 1));
   kv::ops::visit_attention(exec, cache.lanes(), kv::keys_of(cache.view()), rows, how, note{&made});
   if constexpr (requires { exec.check(); }) exec.check();
   return made;
 }
 
-}  // namespace visit_attention_test
-
 TEST_SUITE("device/visit_attention") {
-  using namespace visit_attention_test;
-
   TEST_CASE("every row is visited in its order with the reference's probabilities, and no other") {
     holds("visit_attention == reference", 60, [] {
-      mock_options shape = any_mock(6);
-      shape.skew = 0;
-      shape.rows = *rc::gen::element(content::smooth, content::few);
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
-      int const rows = *rc::gen::element(1, 2, 0, 9, 33);
-      mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows, rows + 2);
-      fill_current(queries, cache, content::smooth);
+      current_case of({1, 2, 0, 9, 33});
+      auto& [shape, cache, rows, queries] = of;
       kv::visited_attention const how{*rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max),
                                       *rc::gen::element(0, 0, 1, 5)};
       kv::host_executor host(*rc::gen::element(1, 3));
       device_executor device({}, shape.seed);
       told on_host = visited(host, cache, queries.view(), how), on_device = visited(device, cache, queries.view(), how);
-      for (int i = 0; i < cache.lane_count(); ++i) {
-        kv::lane const one = cache.lane_at(i);
+      for (kv::lane const one : lanes_of(cache)) {
         auto const lane = reference_lane(cache, queries, one);
         reference::matrix const expected = reference::rows_of_group(lane, static_cast<reference::reduction>(how.group));
         int const all = static_cast<int>(expected.size());
@@ -87,3 +73,5 @@ TEST_SUITE("device/visit_attention") {
     });
   }
 }
+
+}  // namespace visit_attention_test

@@ -2,7 +2,6 @@
 // Which appliers follow from an engine's facts, and what is refused, where and with which words.
 
 #include "engines/histories.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -2,7 +2,6 @@
 // One suite for all engines: planes find what the engine finds, appliers leave what the engine looks for.
 
 #include "engines/histories.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -300,9 +300,9 @@ pool_options any_pool(bool opaque = false) {
   how.value_dims = Mock::packed || opaque ? how.dims : *rc::gen::element(how.dims, 3);
   how.sequences = *rc::gen::inRange(1, 4);
   how.page = *rc::gen::element(1, 2, 4, 8);
-  how.element = opaque ? kv::codec::opaque : *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  how.element = opaque ? kv::codec::opaque : any_float();
   how.variant = *rc::gen::inRange(0, Mock::variants);
-  how.seed = *rc::gen::inRange<std::uint64_t>(0, 1u << 20);
+  how.seed = any_seed();
   return how;
 }
 

@@ -2,7 +2,6 @@
 // Arrays that kernels read: what they name is what the lanes hold.
 
 #include "engines/histories.hpp"
-#include "support/test.hpp"
 
 namespace {
 

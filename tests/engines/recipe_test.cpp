@@ -2,7 +2,6 @@
 // The flow that docs/engines.md shows, in a pool laid out as SGLang's.
 
 #include "engines/mock_pools.hpp"
-#include "support/test.hpp"
 
 TEST_SUITE("engines/recipe") {
   TEST_CASE("a request of an engine with slots is shortened by its list") {
@@ -23,8 +22,7 @@ TEST_SUITE("engines/recipe") {
                                      .budget = kv::per_lane{32}};
     auto const how = kv::engines::bind<kv::engines::sglang>(
         policy, kv::list_rewrite<>{.list = {req_to_token, 64}, .freed = {{freed.data(), 64}, {freed_count.data(), 1}}});
-    auto state = kv::make_state(exec, policy, cache);
-    auto plan = kv::make_plan(exec, policy, cache);
+    auto [state, plan] = state_and_plan(exec, policy, cache);
 
     kv::append(exec, cache, state, {.tokens = 48, .position = 0});  // after a forward
     kv::decide(exec, how.policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan);

@@ -18,8 +18,7 @@ TEST_SUITE("core/scores: report") {
     kv::host_executor exec;
     kv::cache const view = cache.view();
     auto const decided = [&](auto const& policy) {
-      auto [state, plan] = state_and_plan(exec, policy, view);
-      kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+      auto [state, plan] = kvpolicy_test::decided(exec, kv::signals{view.lanes, kv::keys_of(view)}, policy, view);
       return plan.report();
     };
     kv::at_least const pick{.least = -2, .unbounded = true};

@@ -2,7 +2,6 @@
 // What a report says of decisions that rest on nothing, and of lanes that stay over their budget.
 
 #include "support/dual_engine.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -138,8 +137,7 @@ TEST_SUITE("core/observed") {
     auto const in = of.signals();
     kv::decide(exec, policy, in, held, plan);
     CHECK(plan.report() == counted(8, 8));
-    kv::observe(exec, policy, in, held);
-    kv::decide(exec, policy, in, held, plan);
+    observe_and_decide(exec, policy, in, held, plan);
     CHECK(plan.report() == counted(8, 0));
     std::vector<float> const nothing(8 * 40);
     auto const given = in.with(in.lanes, kv::attention_mass{{nothing.data(), 160, 80, 40}});

@@ -231,8 +231,7 @@ TEST_SUITE("eviction/worked_examples") {
     cache.write(of::keys, only, 2, {1, 0});
     kv::host_executor exec;
     auto const policy = kv::policies::knorm({.budget = 2});
-    auto [state, plan] = state_and_plan(exec, policy, cache.view());
-    kv::decide(exec, policy, kv::signals{cache.lanes(), kv::keys_of(cache.view())}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{cache.lanes(), kv::keys_of(cache.view())}, policy, cache.view());
     check_digits(plan.scores(cache.lanes()).row(0), {-5, 0, -1}, 6);
     CHECK(listed(plan.keep(), 0) == ordinals{1, 2});
   }

@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_mass: every option, layout, element type and instruction set, against softmax written out in double.
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
 #include <sstream>
-#include <vector>
 
 #include "fuzz/bytes.hpp"
-#include "reference/attention.hpp"
 #include "reference/methods.hpp"
 #include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
 #include "support/scores.hpp"
 
 namespace {

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What comes and goes at a lane's end: append, commit and truncate as a machine of states, and the ring of query rows
 // that forgets what was rolled back. A call that is refused changes nothing.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <kvpolicy/kvpolicy.hpp>
-#include <utility>
-#include <vector>
 
 #include "fuzz/bytes.hpp"
 #include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
 
 namespace {
 

@@ -3,14 +3,7 @@
 // its tokens, tables and hand-backs against the layouts written out naively.
 #include "reference/layouts.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
-#include <optional>
-#include <set>
-#include <vector>
 
 #include "fuzz/bytes.hpp"
 #include "layout/slot_cache.hpp"

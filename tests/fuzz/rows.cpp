@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verbs that write rows of an engine's memory: gather_rows byte for byte, rerotate against rotation in double,
 // fill_row, and masks.
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
-#include <span>
-#include <vector>
 
 #include "fuzz/bytes.hpp"
 #include "reference/rope.hpp"
 #include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
 #include "support/scratch.hpp"
 
 namespace {

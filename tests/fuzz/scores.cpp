@@ -2,19 +2,12 @@
 // The verbs that write a score an entry: pool, map, row_norm, fold.
 #include "support/scores.hpp"
 
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
-#include <limits>
 #include <sstream>
-#include <vector>
 
 #include "fuzz/bytes.hpp"
 #include "reference/methods.hpp"
-#include "reference/pooling.hpp"
 #include "support/mock_batch.hpp"
-#include "support/mock_cache.hpp"
 
 namespace {
 

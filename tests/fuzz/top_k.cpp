@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // top_k: segments for themselves and pools with floors, against one sort of all candidates.
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <vector>
 
 #include "fuzz/bytes.hpp"
-#include "reference/selection.hpp"
 #include "support/owned_keep.hpp"
 #include "support/owned_lanes.hpp"
-#include "support/scores.hpp"
 
 namespace {
 

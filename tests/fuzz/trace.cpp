@@ -5,13 +5,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "fuzz/bytes.hpp"
 

@@ -4,8 +4,6 @@
 
 #include "groups/mixed_decoder.hpp"
 
-#include "support/test.hpp"
-
 namespace {
 
 using namespace kvpolicy_test;

@@ -8,8 +8,6 @@
 
 #include "io/bad_headers.hpp"
 #include "io/small_disk.hpp"
-#include "io/temporary_folder.hpp"
-#include "support/test.hpp"
 
 namespace {
 

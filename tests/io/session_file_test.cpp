@@ -4,7 +4,6 @@
 #include <kvpolicy/io/session_file.hpp>
 
 #include "io/temporary_folder.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -2,7 +2,6 @@
 // The law of batches for a policy with an admission, an eviction and a selection: a request is served as if alone.
 
 #include "support/dual_engine.hpp"
-#include "support/test.hpp"
 
 namespace {
 

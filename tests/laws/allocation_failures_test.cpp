@@ -4,7 +4,6 @@
 
 #include "laws/refusal.hpp"
 #include "support/dual_engine.hpp"
-#include "support/test.hpp"
 
 namespace allocation_failures_test {
 
@@ -76,10 +75,6 @@ long makings_that_fail(Policy const& policy, Cache const& in) {
   CHECK(plan.has_value());
   return failures;
 }
-
-}  // namespace allocation_failures_test
-
-using namespace allocation_failures_test;
 
 TEST_SUITE("laws/allocation") {
   TEST_CASE("calls that work need no memory: observe, decide, apply, append, commit, truncate, copy_from") {
@@ -225,3 +220,5 @@ TEST_SUITE("laws/allocation") {
     }
   }
 }
+
+}  // namespace allocation_failures_test

@@ -3,7 +3,6 @@
 // leaves everything as it was.
 
 #include "laws/subjects.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -33,8 +32,7 @@ long allocations_of_history(int budget, int threads, int steps) {
   auto const policy = policy_with<Scorer>(budget);
   kv::host_executor exec(threads);
   auto [state, plan] = state_and_plan(exec, policy, cache.view());
-  mock_queries row(cache, kv::codec::f16, 1, 1);
-  fill_current(row, cache, content::smooth);
+  current_queries row(cache, kv::codec::f16, 1, 1);
   kv::cache view = cache.view();
   long counted = 0;
   for (int p = 0; p < steps; ++p) {
@@ -95,8 +93,7 @@ TEST_SUITE("laws/allocation") {
     CHECK(failures >= 6);  // five buffers of a plan, and scratch
     CHECK(cache.save() == before);
     kv::cache view = cache.view();
-    mock_queries rows(cache, kv::codec::f16, 4, 4);
-    fill_current(rows, cache, content::smooth);
+    current_queries rows(cache, kv::codec::f16, 4, 4);
     kv::signals const in{view.lanes, kv::keys_of(view), kv::queries{rows.view()}};
     kv::observe(exec, policy, in, *state);
     kv::decide(exec, policy, in, *state, *plan);

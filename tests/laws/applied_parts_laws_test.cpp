@@ -4,7 +4,6 @@
 
 #include "laws/worlds.hpp"
 #include "layout/slot_cache.hpp"
-#include "support/test.hpp"
 
 namespace applied_parts_test {
 
@@ -103,10 +102,6 @@ void law(std::string const& name, int page, bool takes_layers, How const& how) {
 
 kv::unit_list rows_of(kv::unit_list of, auto const& rows) { return {rows(of.unit), rows(of.count)}; }
 
-}  // namespace applied_parts_test
-
-using namespace applied_parts_test;
-
 TEST_SUITE("laws/parts") {
   TEST_CASE("every applier carries out the decision about a part in the lanes of the part alone") {
     law("compact", 1, true, [](engine&, auto const&) { return kv::compact{}; });
@@ -138,3 +133,5 @@ TEST_SUITE("laws/parts") {
     });
   }
 }
+
+}  // namespace applied_parts_test

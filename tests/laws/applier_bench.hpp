@@ -18,7 +18,7 @@ inline slot_options any_shape(bool pages) {
   shape.sequences = *rc::gen::inRange(1, 3);
   shape.bound = *rc::gen::element(12, 33);
   shape.page = pages ? 4 : 1;
-  shape.by_lane = *rc::gen::arbitrary<bool>();
+  shape.by_lane = any_bool();
   shape.element = *rc::gen::element(kv::codec::f32, kv::codec::bf16);
   shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   return shape;

@@ -2,7 +2,6 @@
 // What every applier promises, whatever it does to memory: one line in `every_applier` instantiates all of it.
 
 #include "laws/applier_bench.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "laws/served_requests.hpp"
-#include "support/test.hpp"
 
 namespace kvpolicy_test {
 

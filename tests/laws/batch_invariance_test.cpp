@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "laws/batch_invariance.hpp"
 
-#include "support/test.hpp"
-
 namespace {
 
 using namespace kvpolicy_test;

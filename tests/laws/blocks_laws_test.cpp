@@ -3,7 +3,6 @@
 
 #include "laws/applier_bench.hpp"
 #include "laws/more_worlds.hpp"
-#include "support/test.hpp"
 
 namespace blocks_laws_test {
 
@@ -134,10 +133,6 @@ void stays_whole(World& now, view of) {
   CHECK(dropped > 0);
 }
 
-}  // namespace blocks_laws_test
-
-using namespace blocks_laws_test;
-
 TEST_SUITE("laws/blocks") {
   TEST_CASE_TEMPLATE_DEFINE("what is left of each lane is whole blocks of its entries, in every layout", Layout,
                             layout_law) {
@@ -168,3 +163,5 @@ TEST_SUITE("laws/blocks") {
     }
   }
 }
+
+}  // namespace blocks_laws_test

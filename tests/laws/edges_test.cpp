@@ -3,7 +3,6 @@
 // objects that were moved from.
 
 #include "laws/more_worlds.hpp"
-#include "support/test.hpp"
 
 namespace edges_test {
 
@@ -55,10 +54,6 @@ void refuses(std::string const& what, std::function<void()> const& call) {
   std::string const told = error_of(call);
   CHECK_MESSAGE(told.find("moved") != std::string::npos, what, ": ", told);
 }
-
-}  // namespace edges_test
-
-using namespace edges_test;
 
 TEST_SUITE("laws/edges") {
   TEST_CASE("reset, fork, move, load and truncate where columns slid are about their slots alone") {
@@ -311,3 +306,5 @@ TEST_SUITE("laws/edges") {
     CHECK(error_of([&] { static_cast<void>(kv::make_state(exec, policy, all)); }) == "");
   }
 }
+
+}  // namespace edges_test

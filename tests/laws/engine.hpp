@@ -2,11 +2,9 @@
 #pragma once
 
 #include "laws/subjects.hpp"
-#include "reference/attention.hpp"
 #include "reference/cache_model.hpp"
 #include "reference/methods.hpp"
 #include "support/masses.hpp"
-#include "support/test.hpp"
 
 namespace kvpolicy_test {
 

@@ -4,7 +4,6 @@
 
 #include "laws/subjects.hpp"
 #include "support/fenced.hpp"
-#include "support/test.hpp"
 
 namespace {
 

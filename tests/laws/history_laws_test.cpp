@@ -3,8 +3,6 @@
 // with its token, and decisions that depend on neither chunks nor layers.
 
 #include "laws/engine.hpp"
-#include "laws/subjects.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -4,7 +4,6 @@
 #include "laws/subjects.hpp"
 #include "reference/methods.hpp"
 #include "support/masses.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -30,7 +29,7 @@ struct situation {
         state(kv::make_state(exec, policy, cache.view())),
         plan(kv::make_plan(exec, policy, cache.view())) {
     RC_LOG() << shape << "\n" << kv::to_string(policy) << '\n';
-    fill(cache, *rc::gen::arbitrary<bool>());
+    fill(cache, any_bool());
     fill_current(queries, cache, rows);
     kv::observe(exec, policy, signals(cache.lanes()), state);
   }

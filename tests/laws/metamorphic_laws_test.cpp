@@ -2,7 +2,6 @@
 // How a decision must change when its input changes: scaled scores, permuted lanes, larger budgets.
 
 #include "laws/subjects.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -115,8 +114,7 @@ TEST_SUITE("laws/metamorphic") {
       mock_options shape = suited<Scorer>(any_mock(6));
       shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
       filled_cache cache(shape);
-      mock_queries queries(cache, kv::codec::f32, 3, 3);
-      fill_current(queries, cache, content::smooth);
+      current_queries queries(cache, kv::codec::f32, 3, 3);
       auto policy = any_policy<Scorer>(shape.bound);
       policy.trigger.slack = 0;
       if constexpr (std::same_as<Scorer, kv::h2o>) {
@@ -139,8 +137,7 @@ TEST_SUITE("laws/metamorphic") {
     holds(Scorer::name, [] {
       mock_options const shape = any_mock(6);
       filled_cache cache(shape);
-      mock_queries queries(cache, kv::codec::f32, 3, 3);
-      fill_current(queries, cache, content::smooth);
+      current_queries queries(cache, kv::codec::f32, 3, 3);
       dealt const by(cache);
       mock_options other_shape = shape;
       other_shape.seed += 1;  // other slots, too

@@ -4,7 +4,6 @@
 #include "reference/methods.hpp"
 #include "support/masses.hpp"
 #include "support/method.hpp"
-#include "support/test.hpp"
 
 namespace methods_laws_test {
 
@@ -107,10 +106,6 @@ int serve_both(One const& one, Other const& other, int prompt, int steps, Same c
   }
   return gone;
 }
-
-}  // namespace methods_laws_test
-
-using namespace methods_laws_test;
 
 TEST_SUITE("laws/methods") {
   TEST_CASE("r_kv with lambda = 1 scores and decides as its attention alone, bit for bit") {
@@ -222,3 +217,5 @@ TEST_SUITE("laws/methods") {
     });
   }
 }
+
+}  // namespace methods_laws_test

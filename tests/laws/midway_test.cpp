@@ -3,7 +3,6 @@
 // and calls for groups of which the second one refuses.
 
 #include "laws/more_worlds.hpp"
-#include "support/test.hpp"
 
 namespace midway_test {
 
@@ -50,10 +49,6 @@ struct roomier {
   }
   mock_cache mock;
 };
-
-}  // namespace midway_test
-
-using namespace midway_test;
 
 TEST_SUITE("laws/midway") {
   TEST_CASE("a request's calls change nothing when memory runs out in them, whatever the kind of cache") {
@@ -188,3 +183,5 @@ TEST_SUITE("laws/midway") {
         [](groups_world& now) { now.load(0, now.saved); });
   }
 }
+
+}  // namespace midway_test

@@ -4,7 +4,6 @@
 
 #include "laws/worlds.hpp"
 #include "support/dual_engine.hpp"
-#include "support/test.hpp"
 
 namespace kvpolicy_test {
 

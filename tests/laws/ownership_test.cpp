@@ -42,8 +42,7 @@ TEST_SUITE("laws/ownership") {
     auto const decide_by = [&](auto const& score) {
       kv::host_executor exec(2);
       kv::eviction const policy{.score = score, .budget = kv::per_lane{8}};
-      auto state = kv::make_state(exec, policy, cache);
-      auto plan = kv::make_plan(exec, policy, cache);
+      auto [state, plan] = state_and_plan(exec, policy, cache);
       kv::append(exec, cache, state, {.tokens = 40, .position = 0});
       std::string const error = kvpolicy_test::error_of([&] {
         kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), model.rows_of(0, 40)}, state, plan);
@@ -80,8 +79,7 @@ TEST_SUITE("laws/ownership") {
     engine model;
     kv::cache cache = model.view();
     auto const policy = kv::policies::knorm({.budget = 8});
-    auto state = kv::make_state(exec, policy, cache);
-    auto plan = kv::make_plan(exec, policy, cache);
+    auto [state, plan] = state_and_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 20, .position = 0});
     CHECK(error_of([&] { kv::decide(bare, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan); }) ==
           "decide: exec = an executor without scratch for this batch, but plan and state are made on the "
@@ -95,8 +93,7 @@ TEST_SUITE("laws/ownership") {
     kv::cache cache = model.view();
     cache.lanes.count.layer = cache.lanes.position.layer = 0;
     auto const policy = kv::policies::knorm({.budget = 8});
-    auto state = kv::make_state(exec, policy, cache);
-    auto plan = kv::make_plan(exec, policy, cache);
+    auto [state, plan] = state_and_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 20, .position = 0});
     kv::decide(exec, policy, kv::signals{cache.lanes.layers_only(0, 1), kv::keys_of(cache)}, state, plan);
     CHECK(error_of([&] { kv::apply(exec, kv::compact{}, plan, cache, state); }) ==
@@ -126,8 +123,7 @@ TEST_SUITE("laws/ownership") {
       for (std::size_t i = 0; i < model.k.size(); ++i) model.k[i] = static_cast<float>((i * 7919) % 101) / 50 - 1;
       for (std::size_t i = 0; i < model.q.size(); ++i) model.q[i] = static_cast<float>((i * 104729) % 97) / 24 - 2;
       kv::cache cache = model.view();
-      auto state = kv::make_state(exec, policy, cache);
-      auto plan = kv::make_plan(exec, policy, cache);
+      auto [state, plan] = state_and_plan(exec, policy, cache);
       if (with_a_past) {
         kv::append(exec, cache, state, {.tokens = 40, .position = 0});
         kv::observe(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), model.rows_of(0, 40)}, state);

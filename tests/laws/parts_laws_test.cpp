@@ -5,7 +5,6 @@
 #include "laws/more_worlds.hpp"
 #include "layout/slot_cache.hpp"
 #include "support/kept_lists.hpp"
-#include "support/test.hpp"
 
 namespace parts_laws_test {
 
@@ -50,10 +49,6 @@ std::vector<int> in_order(view of, std::vector<int> const& by_slot) {
   if (of == view::list) return {by_slot[3], by_slot[1]};
   return of == view::sequences ? std::vector<int>{by_slot[1], by_slot[2]} : by_slot;
 }
-
-}  // namespace parts_laws_test
-
-using namespace parts_laws_test;
 
 TEST_SUITE("laws/parts") {
   TEST_CASE("append, truncate, commit and observe of a part are about its lanes alone") {
@@ -306,3 +301,5 @@ TEST_SUITE("laws/parts") {
     }
   }
 }
+
+}  // namespace parts_laws_test

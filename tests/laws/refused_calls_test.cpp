@@ -2,70 +2,71 @@
 // observe, decide, apply, append, commit and truncate refuse what does not fit, say why, and change nothing.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
-/// Changes sound signals; both calls that read them must say the same.
-template <class Change>
-void refuses_signals(std::string const& text, Change const& change) {
-  working_batch now;
-  kv::keys keys = kv::keys_of(now.view);
-  kv::queries queries{now.queries.view()};
-  kv::lanes batch = now.view.lanes;
-  change(batch, keys, queries);
-  kv::signals const bad(batch, keys, queries);
-  now.refuses("observe: " + text, [&] { kv::observe(now.exec, now.policy, bad, now.state); });
-  now.refuses("decide: " + text, [&] { kv::decide(now.exec, now.policy, bad, now.state, now.plan); });
+struct some_signals {
+  kv::lanes batch;
+  kv::keys keys;
+  kv::queries queries;
+};
+
+/// What is said of signals, and what makes sound ones such signals.
+struct refused_signals {
+  std::string text;
+  std::function<void(some_signals&)> change;
+};
+
+/// Both calls that read signals must say the same.
+void refuses_signals(std::vector<refused_signals> const& all) {
+  for (auto const& [text, change] : all) {
+    working_batch now;
+    some_signals of{now.view.lanes, kv::keys_of(now.view), {now.queries.view()}};
+    change(of);
+    kv::signals const bad(of.batch, of.keys, of.queries);
+    now.refuses("observe: " + text, [&] { kv::observe(now.exec, now.policy, bad, now.state); });
+    now.refuses("decide: " + text, [&] { kv::decide(now.exec, now.policy, bad, now.state, now.plan); });
+  }
 }
 
 }  // namespace
 
 TEST_SUITE("laws/refused_calls") {
   TEST_CASE("signals of other lanes than the state and the plan were made for are refused") {
-    using K = kv::keys;
-    using Q = kv::queries;
-    refuses_signals("signals.lanes.sequences = 1, but it was made for 2",
-                    [](kv::lanes& batch, K&, Q&) { batch.sequences = 1; });
-    refuses_signals("signals.lanes.heads = 1, but it was made for 2",
-                    [](kv::lanes& batch, K&, Q&) { batch.heads = 1; });
-    refuses_signals("signals.lanes.capacity = 17, but it was made for 16",
-                    [](kv::lanes& batch, K&, Q&) { batch.capacity = 17; });
+    refuses_signals({
+        {"signals.lanes.sequences = 1, but it was made for 2", [](auto& of) { of.batch.sequences = 1; }},
+        {"signals.lanes.heads = 1, but it was made for 2", [](auto& of) { of.batch.heads = 1; }},
+        {"signals.lanes.capacity = 17, but it was made for 16", [](auto& of) { of.batch.capacity = 17; }},
+    });
     std::string const made_for = ", but it was made for layers 0 to 2";
-    refuses_signals("signals.lanes.layers = 0 to 3" + made_for, [](kv::lanes& batch, K&, Q&) { batch.layer_end = 3; });
-    refuses_signals("signals.lanes.layers = -1 to 2" + made_for,
-                    [](kv::lanes& batch, K&, Q&) { batch.layer_begin = -1; });
-    refuses_signals("signals.lanes.layers = 1 to 1" + made_for,
-                    [](kv::lanes& batch, K&, Q&) { batch = batch.layers_only(1, 1); });
-    refuses_signals("signals.lanes.count = null, but every lane says how many entries it holds",
-                    [](kv::lanes& batch, K&, Q&) { batch.count.data = nullptr; });
-    refuses_signals("signals.lanes.position = null, but every entry says its position",
-                    [](kv::lanes& batch, K&, Q&) { batch.position.data = nullptr; });
+    refuses_signals({
+        {"signals.lanes.layers = 0 to 3" + made_for, [](auto& of) { of.batch.layer_end = 3; }},
+        {"signals.lanes.layers = -1 to 2" + made_for, [](auto& of) { of.batch.layer_begin = -1; }},
+        {"signals.lanes.layers = 1 to 1" + made_for, [](auto& of) { of.batch = of.batch.layers_only(1, 1); }},
+        {"signals.lanes.count = null, but every lane says how many entries it holds",
+         [](auto& of) { of.batch.count.data = nullptr; }},
+        {"signals.lanes.position = null, but every entry says its position",
+         [](auto& of) { of.batch.position.data = nullptr; }},
+    });
   }
 
   TEST_CASE("signals that do not fit the model, or are null, are refused") {
-    using K = kv::keys;
-    using Q = kv::queries;
-    refuses_signals("keys = null, but a signal is the engine's memory",
-                    [](kv::lanes&, K& keys, Q&) { keys.rows.base = nullptr; });
-    refuses_signals("keys.channels = 8, but the shape says 4 channels",
-                    [](kv::lanes&, K& keys, Q&) { keys.rows.channels = 8; });
-    refuses_signals("queries = null, but a signal is the engine's memory",
-                    [](kv::lanes&, K&, Q& queries) { queries.base = nullptr; });
-    refuses_signals("keys = opaque rows, but only their engine can read them",
-                    [](kv::lanes&, K& keys, Q&) { keys.rows.element = kv::codec::opaque; });
-    refuses_signals("queries = opaque rows, but only their engine can read them",
-                    [](kv::lanes&, K&, Q& queries) { queries.element = kv::codec::opaque; });
-    refuses_signals("queries.position = null, but every row says its position",
-                    [](kv::lanes&, K&, Q& queries) { queries.position.data = nullptr; });
-    refuses_signals("queries.rows = -1, but a count cannot be negative",
-                    [](kv::lanes&, K&, Q& queries) { queries.rows = -1; });
-    refuses_signals("queries.dims = 8, but the shape says 4 channels",
-                    [](kv::lanes&, K&, Q& queries) { queries.dims = 8; });
-    refuses_signals("queries.heads = 2, but the model has 4 query heads",
-                    [](kv::lanes&, K&, Q& queries) { queries.heads = 2; });
+    refuses_signals({
+        {"keys = null, but a signal is the engine's memory", [](auto& of) { of.keys.rows.base = nullptr; }},
+        {"keys.channels = 8, but the shape says 4 channels", [](auto& of) { of.keys.rows.channels = 8; }},
+        {"queries = null, but a signal is the engine's memory", [](auto& of) { of.queries.base = nullptr; }},
+        {"keys = opaque rows, but only their engine can read them",
+         [](auto& of) { of.keys.rows.element = kv::codec::opaque; }},
+        {"queries = opaque rows, but only their engine can read them",
+         [](auto& of) { of.queries.element = kv::codec::opaque; }},
+        {"queries.position = null, but every row says its position",
+         [](auto& of) { of.queries.position.data = nullptr; }},
+        {"queries.rows = -1, but a count cannot be negative", [](auto& of) { of.queries.rows = -1; }},
+        {"queries.dims = 8, but the shape says 4 channels", [](auto& of) { of.queries.dims = 8; }},
+        {"queries.heads = 2, but the model has 4 query heads", [](auto& of) { of.queries.heads = 2; }},
+    });
   }
 
   TEST_CASE("every signal that is null or opaque is refused, whoever would have read it") {

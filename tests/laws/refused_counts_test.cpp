@@ -2,7 +2,6 @@
 // Counts and drafts out of their limits are refused by every call and verb that reads them, before anything is written.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -2,21 +2,27 @@
 // make_state and make_plan refuse what is not sound, name the argument and its value, and change nothing.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
 
-/// Changes a sound cache, and expects the same sentence from every call that takes one.
-template <class Change>
-void refuses_cache(std::string const& text, Change const& change) {
-  working_batch now;
-  kv::cache bad = now.view;
-  change(bad);
-  now.refuses("make_state: " + text, [&] { (void)kv::make_state(now.exec, now.policy, bad); });
-  now.refuses("make_plan: " + text, [&] { (void)kv::make_plan(now.exec, now.policy, bad); });
-  now.refuses("apply: " + text, [&] { kv::apply(now.exec, kv::compact{}, now.plan, bad, now.state); });
+/// What is said of a cache, and what makes a sound one such a cache.
+struct refused_cache {
+  std::string text;
+  std::function<void(kv::cache&)> change;
+};
+
+/// Expects the same sentence from every call that takes a cache.
+void refuses_caches(std::vector<refused_cache> const& all) {
+  for (auto const& [text, change] : all) {
+    working_batch now;
+    kv::cache bad = now.view;
+    change(bad);
+    now.refuses("make_state: " + text, [&] { (void)kv::make_state(now.exec, now.policy, bad); });
+    now.refuses("make_plan: " + text, [&] { (void)kv::make_plan(now.exec, now.policy, bad); });
+    now.refuses("apply: " + text, [&] { kv::apply(now.exec, kv::compact{}, now.plan, bad, now.state); });
+  }
 }
 
 template <class Policy>
@@ -48,75 +54,75 @@ TEST_SUITE("laws/refused_makings") {
   }
 
   TEST_CASE("shapes without layers, heads or channels, and groups that do not divide, are refused") {
-    refuses_cache("shape.layers = 0, but a model has at least one layer", [](kv::cache& bad) { bad.shape.layers = 0; });
-    refuses_cache("shape.kv_heads = 0, but a model has at least one KV head",
-                  [](kv::cache& bad) { bad.shape.kv_heads = 0; });
-    refuses_cache("shape.query_heads = 0, but a model has at least one query head",
-                  [](kv::cache& bad) { bad.shape.query_heads = 0; });
-    refuses_cache("shape.query_heads = 5, but it must be a multiple of the KV heads (2)",
-                  [](kv::cache& bad) { bad.shape.query_heads = 5; });
-    refuses_cache("shape.head_dim = -4, but a head has at least one channel",
-                  [](kv::cache& bad) { bad.shape.head_dim = -4; });
-    refuses_cache("shape.value_dim = -1, but a size cannot be negative",
-                  [](kv::cache& bad) { bad.shape.value_dim = -1; });
+    refuses_caches({
+        {"shape.layers = 0, but a model has at least one layer", [](auto& bad) { bad.shape.layers = 0; }},
+        {"shape.kv_heads = 0, but a model has at least one KV head", [](auto& bad) { bad.shape.kv_heads = 0; }},
+        {"shape.query_heads = 0, but a model has at least one query head",
+         [](auto& bad) { bad.shape.query_heads = 0; }},
+        {"shape.query_heads = 5, but it must be a multiple of the KV heads (2)",
+         [](auto& bad) { bad.shape.query_heads = 5; }},
+        {"shape.head_dim = -4, but a head has at least one channel", [](auto& bad) { bad.shape.head_dim = -4; }},
+        {"shape.value_dim = -1, but a size cannot be negative", [](auto& bad) { bad.shape.value_dim = -1; }},
+    });
   }
 
   TEST_CASE("lanes that are not the model's, or without memory, are refused") {
-    refuses_cache("lanes.sequences = 0, but a batch has at least one sequence",
-                  [](kv::cache& bad) { bad.lanes.sequences = 0; });
-    refuses_cache("lanes.heads = 1, but every KV head of the model (2) is a lane",
-                  [](kv::cache& bad) { bad.lanes.heads = 1; });
-    refuses_cache("lanes.layer_begin = -1, but layers are a range that is not empty",
-                  [](kv::cache& bad) { bad.lanes.layer_begin = -1; });
-    refuses_cache("lanes.layer_begin = 2, but layers are a range that is not empty",
-                  [](kv::cache& bad) { bad.lanes.layer_begin = 2; });
-    refuses_cache("lanes.layer_end = 3, but the model has 2 layers", [](kv::cache& bad) { bad.lanes.layer_end = 3; });
-    refuses_cache(
-        "lanes = 536870912 sequences, 2 layers, 2 heads, but lanes are numbered in 32 bits: their product is less than "
-        "2^31",
-        [](kv::cache& bad) { bad.lanes.sequences = 1 << 29; });
-    refuses_cache("lanes.capacity = 0, but an upper limit of the entries of a lane is needed",
-                  [](kv::cache& bad) { bad.lanes.capacity = 0; });
-    refuses_cache("lanes.count = null, but every lane says how many entries it holds",
-                  [](kv::cache& bad) { bad.lanes.count.data = nullptr; });
-    refuses_cache("lanes.position = null, but every entry says its position",
-                  [](kv::cache& bad) { bad.lanes.position.data = nullptr; });
+    refuses_caches({
+        {"lanes.sequences = 0, but a batch has at least one sequence", [](auto& bad) { bad.lanes.sequences = 0; }},
+        {"lanes.heads = 1, but every KV head of the model (2) is a lane", [](auto& bad) { bad.lanes.heads = 1; }},
+        {"lanes.layer_begin = -1, but layers are a range that is not empty",
+         [](auto& bad) { bad.lanes.layer_begin = -1; }},
+        {"lanes.layer_begin = 2, but layers are a range that is not empty",
+         [](auto& bad) { bad.lanes.layer_begin = 2; }},
+        {"lanes.layer_end = 3, but the model has 2 layers", [](auto& bad) { bad.lanes.layer_end = 3; }},
+        {"lanes = 536870912 sequences, 2 layers, 2 heads, but lanes are numbered in 32 bits: their product is less "
+         "than 2^31",
+         [](auto& bad) { bad.lanes.sequences = 1 << 29; }},
+        {"lanes.capacity = 0, but an upper limit of the entries of a lane is needed",
+         [](auto& bad) { bad.lanes.capacity = 0; }},
+        {"lanes.count = null, but every lane says how many entries it holds",
+         [](auto& bad) { bad.lanes.count.data = nullptr; }},
+        {"lanes.position = null, but every entry says its position",
+         [](auto& bad) { bad.lanes.position.data = nullptr; }},
+    });
   }
 
   TEST_CASE("locators without a pool, a table or room are refused") {
-    refuses_cache("where.units = 0, but a pool has at least one unit", [](kv::cache& bad) { bad.where.units = 0; });
-    refuses_cache("where.unit_tokens = 0, but a unit holds at least one token",
-                  [](kv::cache& bad) { bad.where.unit_tokens = 0; });
-    refuses_cache("where.table = null, but this locator reads a table",
-                  [](kv::cache& bad) { bad.where.table.data = nullptr; });
-    refuses_cache("where.units = 1, but every sequence has a row of its own",
-                  [](kv::cache& bad) { bad.where = kv::identity_map(16, 1); });
-    refuses_cache("where.unit_tokens = 15, but a row holds `capacity` tokens (16)",
-                  [](kv::cache& bad) { bad.where = kv::identity_map(15, 2); });
-    refuses_cache("where.unit_tokens = 15, but a row holds `capacity` tokens (16)",
-                  [](kv::cache& bad) { bad.where = {kv::locating::ring, bad.where.table, 15, 2}; });
+    refuses_caches({
+        {"where.units = 0, but a pool has at least one unit", [](auto& bad) { bad.where.units = 0; }},
+        {"where.unit_tokens = 0, but a unit holds at least one token", [](auto& bad) { bad.where.unit_tokens = 0; }},
+        {"where.table = null, but this locator reads a table", [](auto& bad) { bad.where.table.data = nullptr; }},
+        {"where.units = 1, but every sequence has a row of its own",
+         [](auto& bad) { bad.where = kv::identity_map(16, 1); }},
+        {"where.unit_tokens = 15, but a row holds `capacity` tokens (16)",
+         [](auto& bad) { bad.where = kv::identity_map(15, 2); }},
+    });
+    refuses_caches({{"where.unit_tokens = 15, but a row holds `capacity` tokens (16)",
+                     [](auto& bad) { bad.where = {kv::locating::ring, bad.where.table, 15, 2}; }}});
   }
 
   TEST_CASE("planes that are null, of another width, or whose elements share bytes are refused") {
-    refuses_cache("k = null, but a plane is the engine's memory", [](kv::cache& bad) { bad.k.base = nullptr; });
-    refuses_cache("v = null, but a plane is the engine's memory", [](kv::cache& bad) { bad.v.base = nullptr; });
-    refuses_cache("k.channels = 3, but the shape says 4 channels", [](kv::cache& bad) { bad.k.channels = 3; });
-    refuses_cache("v.channels = 4, but the shape says 2 channels", [](kv::cache& bad) { bad.shape.value_dim = 2; });
-    refuses_cache("k = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.k.head_stride = 0; });
-    refuses_cache("k = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.k.channel_stride = 2; });
-    refuses_cache("k = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.k.channel_stride = 3; });
-    refuses_cache("v = strides, but two of its elements share bytes",
-                  [](kv::cache& bad) { bad.v.layer_stride = bad.v.head_stride; });
-    refuses_cache("v = strides, but two of its elements share bytes", [](kv::cache& bad) { bad.v.unit_stride = 4; });
+    refuses_caches({
+        {"k = null, but a plane is the engine's memory", [](auto& bad) { bad.k.base = nullptr; }},
+        {"v = null, but a plane is the engine's memory", [](auto& bad) { bad.v.base = nullptr; }},
+        {"k.channels = 3, but the shape says 4 channels", [](auto& bad) { bad.k.channels = 3; }},
+        {"v.channels = 4, but the shape says 2 channels", [](auto& bad) { bad.shape.value_dim = 2; }},
+        {"k = strides, but two of its elements share bytes", [](auto& bad) { bad.k.head_stride = 0; }},
+        {"k = strides, but two of its elements share bytes", [](auto& bad) { bad.k.channel_stride = 2; }},
+        {"k = strides, but two of its elements share bytes", [](auto& bad) { bad.k.channel_stride = 3; }},
+        {"v = strides, but two of its elements share bytes", [](auto& bad) { bad.v.layer_stride = bad.v.head_stride; }},
+        {"v = strides, but two of its elements share bytes", [](auto& bad) { bad.v.unit_stride = 4; }},
+    });
   }
 
   TEST_CASE("keys and values that overlap are refused, and planes that interleave are not") {
-    refuses_cache("k and v = overlapping, but keys and values are different memory",
-                  [](kv::cache& bad) { bad.v = bad.k; });
-    refuses_cache("k and v = overlapping, but keys and values are different memory",
-                  [](kv::cache& bad) { bad.v.base = bad.k.base + 4; });
-    refuses_cache("k and v = overlapping, but keys and values are different memory",
-                  [](kv::cache& bad) { bad.v.base = bad.k.base + bad.k.layer_stride; });
+    refuses_caches({
+        {"k and v = overlapping, but keys and values are different memory", [](auto& bad) { bad.v = bad.k; }},
+        {"k and v = overlapping, but keys and values are different memory",
+         [](auto& bad) { bad.v.base = bad.k.base + 4; }},
+        {"k and v = overlapping, but keys and values are different memory",
+         [](auto& bad) { bad.v.base = bad.k.base + bad.k.layer_stride; }},
+    });
     for (auto const memory : {arrangement::packed_rows, arrangement::packed_units}) {
       mock_cache packed({.model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .memory = memory});
       CHECK(refusal_of_cache(packed.view()).empty());

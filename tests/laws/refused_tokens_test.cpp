@@ -3,7 +3,6 @@
 // it picks, and so is a plan that is carried out on another cache.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -5,7 +5,6 @@
 #include <regex>
 
 #include "laws/subjects.hpp"
-#include "support/test.hpp"
 #include "support/words.hpp"
 
 namespace {
@@ -85,8 +84,7 @@ TEST_SUITE("laws/shipped") {
                         .bound = 33,
                         .shared_entries = true});
       fill(cache, true);
-      mock_queries rows(cache, kv::codec::f32, 5, 5);
-      fill_current(rows, cache, content::smooth);
+      current_queries rows(cache, kv::codec::f32, 5, 5);
       kv::host_executor exec(2);
       kv::cache view = cache.view();
       auto [state, plan] = state_and_plan(exec, policy, view);

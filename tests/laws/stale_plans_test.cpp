@@ -3,7 +3,6 @@
 // `apply` refuses the plan that was made before it, and changes nothing.
 
 #include "laws/more_worlds.hpp"
-#include "support/test.hpp"
 
 namespace stale_plans_test {
 
@@ -85,10 +84,6 @@ std::string apply(world& now, world::piece const& of, kv::lanes const& batch,
   part.lanes = batch;
   return error_of([&] { kv::apply(now.exec, kv::compact{}, decided, part, *of.state); });
 }
-
-}  // namespace stale_plans_test
-
-using namespace stale_plans_test;
 
 TEST_SUITE("laws/stale_plans") {
   TEST_CASE("a plan is refused after another request, a roll-back or a first apply, for every kind of cache and view") {
@@ -232,3 +227,5 @@ TEST_SUITE("laws/stale_plans") {
     CHECK(apply() == "");
   }
 }
+
+}  // namespace stale_plans_test

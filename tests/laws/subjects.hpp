@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "reference/selection.hpp"
 #include "support/test.hpp"
 
 namespace kvpolicy_test {
@@ -51,7 +50,7 @@ Scorer any_scorer() {
     made.recent = *rc::gen::element(-1, 0, 1, 4, 100);
     made.group = any_group();
   }
-  if constexpr (std::same_as<Scorer, kv::tova>) made.force_last = *rc::gen::arbitrary<bool>();
+  if constexpr (std::same_as<Scorer, kv::tova>) made.force_last = any_bool();
   if constexpr (std::same_as<Scorer, kv::random_scores>) made.seed = *rc::gen::arbitrary<std::uint64_t>();
   return made;
 }

@@ -28,8 +28,7 @@ mock_options batch_of(kv::codec element, arrangement memory, bool shared) {
 /// Every verb that works on lanes in parallel, one after the other, and all that they wrote.
 std::vector<std::byte> all_verbs(int threads, kv::codec element, arrangement memory) {
   filled_cache cache(batch_of(element, memory, true));
-  mock_queries queries(cache, element, 9, 11);
-  fill_current(queries, cache, content::smooth);
+  current_queries queries(cache, element, 9, 11);
   kv::host_executor exec(threads);
   kv::cache const view = cache.view();
   exec.reserve(scratch_of_every_verb<kv::host>(view));

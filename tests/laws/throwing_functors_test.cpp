@@ -207,9 +207,7 @@ void every_throw_leaves_no_decision(Policy const& policy, fuse& of, std::initial
         for (int i = lane / pool * pool; i < lane / pool * pool + pool; ++i) of.count += 9 + i;
         of.share = 5 + lane;
         of.score = good.scores[as_size(lane * 9 + lane * (lane - 1) / 2 + of.ordinal)];
-        CAPTURE(threads);
-        CAPTURE(static_cast<int>(by));
-        CAPTURE(lane);
+        INFO("threads ", threads, ", by ", static_cast<int>(by), ", lane ", lane);
         REQUIRE(now.plan->decided());
         of.by = by;
         auto thrown = part::none;
@@ -231,10 +229,6 @@ void every_throw_leaves_no_decision(Policy const& policy, fuse& of, std::initial
     }
   }
 }
-
-}  // namespace throwing_functors_test
-
-using namespace throwing_functors_test;
 
 TEST_SUITE("laws/throwing") {
   TEST_CASE("budgets of a lane: what protection, budget, trigger, the scorer's forces and its map throw arrives") {
@@ -301,3 +295,5 @@ TEST_SUITE("laws/throwing") {
     CHECK(now.found() == good);
   }
 }
+
+}  // namespace throwing_functors_test

@@ -3,7 +3,6 @@
 // what the eviction throws arrives after the forward, and `maintain` makes up for it.
 
 #include "laws/fuse.hpp"
-#include "support/dual_engine.hpp"
 #include "support/stepping.hpp"
 
 namespace throwing_steps_test {
@@ -165,10 +164,6 @@ void aim(fused_sequence& at, part by, int which, int leaving) {
   at.of.by = by;
 }
 
-}  // namespace throwing_steps_test
-
-using namespace throwing_steps_test;
-
 TEST_SUITE("laws/throwing") {
   TEST_CASE("what the admission throws in a step changes nothing but the plan, and the step can be taken again") {
     for (int const threads : {1, 3}) {
@@ -294,3 +289,5 @@ TEST_SUITE("laws/throwing") {
     }
   }
 }
+
+}  // namespace throwing_steps_test

@@ -92,10 +92,6 @@ struct throwing_tokens {
   friend bool operator==(throwing_tokens const&, throwing_tokens const&) = default;
 };
 
-}  // namespace throwing_verbs_test
-
-using namespace throwing_verbs_test;
-
 TEST_SUITE("laws/throwing") {
   TEST_CASE(
       "what map's function throws arrives; entries before it have new scores, the one itself and those behind it old "
@@ -214,8 +210,7 @@ TEST_SUITE("laws/throwing") {
       for (int i = 0; i < 4; ++i) {
         cache.put(cache.lane_at(i), up_to(20 + i));
       }
-      mock_queries queries(cache, kv::codec::f32, 1, 1);
-      fill_current(queries, cache, content::smooth);
+      current_queries queries(cache, kv::codec::f32, 1, 1);
       kv::host_executor exec(threads);
       kv::lane bad{9, 9, 9};
       kv::selection<kv::quest, throwing_tokens> const policy{.score = {.page = 4}, .budget = {&bad}, .dense_layers = 0};
@@ -253,3 +248,5 @@ TEST_SUITE("laws/throwing") {
     }
   }
 }
+
+}  // namespace throwing_verbs_test

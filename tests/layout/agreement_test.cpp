@@ -105,7 +105,7 @@ slot_options any_shape(bool by_lane) {
   shape.model.query_heads = shape.model.kv_heads * *rc::gen::element(1, 2, 4);
   shape.model.value_dim = *rc::gen::element(0, 3);
   shape.bound = *rc::gen::element(8, 20, 33);
-  shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  shape.element = any_float();
   return shape;
 }
 

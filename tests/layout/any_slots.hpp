@@ -14,7 +14,7 @@ inline slot_options any_slots(bool by_lane, int most = 2) {
   made.model.kv_heads = made.model.query_heads = *rc::gen::inRange(1, most + 1);
   made.sequences = *rc::gen::inRange(1, most + 1);
   made.by_lane = by_lane;
-  made.one_list = *rc::gen::arbitrary<bool>();
+  made.one_list = any_bool();
   made.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   return made;
 }

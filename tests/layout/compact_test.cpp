@@ -69,8 +69,7 @@ TEST_SUITE("layout/compact") {
     kv::host_executor exec;
     auto const policy = kv::policies::streaming_llm({.budget = 3, .sinks = 1});
     kv::cache view = cache.view();
-    auto [state, plan] = state_and_plan(exec, policy, view);
-    kv::decide(exec, policy, kv::signals{view.lanes.layers_only(1, 2)}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{view.lanes.layers_only(1, 2)}, policy, view);
     kv::apply(exec, kv::compact{}, plan, view, state);
     CHECK(cache.positions({0, 1, 0}, cache.count({0, 1, 0})) == std::vector<int>{0, 4, 5});
     for (int const layer : {0, 2}) {

@@ -145,7 +145,7 @@ slot_options any_shape() {
   slot_options shape = any_slots(false);
   shape.model.head_dim = *rc::gen::element(4, 64, 80);
   shape.bound = *rc::gen::element(12, 33);
-  shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  shape.element = any_float();
   return shape;
 }
 
@@ -258,7 +258,7 @@ TEST_SUITE("layout/dead_slot") {
       of.append(5);
       auto before = of.cache.memory;
       int const slot = *rc::gen::inRange(0, of.cache.units);
-      bool const zeros = *rc::gen::arbitrary<bool>();
+      bool const zeros = any_bool();
       if (zeros) kv::blank(of.exec, of.view, slot);
       if (!zeros) kv::poison(of.exec, of.view, slot);
       for (int i = 0; i < of.cache.options.model.layers * of.cache.options.model.kv_heads; ++i) {

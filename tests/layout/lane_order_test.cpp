@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lanes with `order`: the newest entry takes the place of the dropped one, and every decision is that of ordered lanes.
 
-#include "layout/any_slots.hpp"
+#include "layout/lane_orders.hpp"
 
 namespace {
 
@@ -41,22 +41,7 @@ struct served {
   }
 };
 
-slot_options any_shape() {
-  slot_options how = any_slots(true);
-  how.one_list = false;
-  how.bound = *rc::gen::element(4, 9, 33, 80);
-  how.page = *rc::gen::element(1, 1, 4);
-  how.element = *rc::gen::element(kv::codec::f32, kv::codec::bf16);
-  return how;
-}
-
-/// Numbers that engines give: of the gate at birth, and of attention. There are equal ones, infinite ones and NaN.
-float number_of(int lane, int position, int kind) {
-  unsigned const mixed = static_cast<unsigned>(lane * 131 + position * 7919 + kind * 977) * 2654435761u >> 16;
-  if (mixed % 23 == 0) return std::numeric_limits<float>::quiet_NaN();
-  if (mixed % 29 == 0) return -std::numeric_limits<float>::infinity();
-  return -static_cast<float>(mixed % 6) * 0.25f;
-}
+slot_options any_shape() { return any_lane_orders(80); }
 
 /// Ordered lanes, where every later entry moves up, against lanes with `order`, step by step: appends, drafts that are
 /// committed or rolled back, decisions, and now and then a sorting.
@@ -65,7 +50,7 @@ void decides_alike(Policy const& policy, slot_options how) {
   how.page = 1;
   served ordered(how, false);
   served list(how, true);
-  if (how.sequences == 1 && *rc::gen::arbitrary<bool>()) how.page = 3;
+  if (how.sequences == 1 && any_bool()) how.page = 3;
   served rows(how, true);
   kv::host_executor exec(*rc::gen::element(1, 3), *rc::gen::element(kv::isa::portable, kv::best_isa()));
   auto [ordered_state, ordered_plan] = state_and_plan(exec, policy, ordered.view, kv::overwrite{});
@@ -119,21 +104,9 @@ void decides_alike(Policy const& policy, slot_options how) {
       gate.entries = 3;
       std::int64_t const head = 1;
       gate.counts = {tokens.data(), head * how.model.kv_heads * how.model.layers, how.model.kv_heads, head};
-      std::vector<float> mass(as_size(of.cache.lane_count() * how.bound));
-      for (int i = 0; i < of.cache.lane_count(); ++i) {
-        auto const positions = of.cache.positions(of.cache.lane_at(i));
-        for (std::size_t e = 0; e < positions.size(); ++e) {
-          mass[as_size(i * how.bound) + e] = number_of(i, positions[e], 2);
-        }
-      }
-      std::int64_t const row = how.bound;
-      kv::attention_mass const given{
-          {mass.data(), row * how.model.kv_heads * how.model.layers, row * how.model.kv_heads, row}};
-      kv::signals const in{of.view.lanes, kv::keys_of(of.view), gate, given};
-      if constexpr (!std::same_as<std::remove_cvref_t<decltype(policy.score)>, kv::h2o>) {
-        kv::observe(exec, policy, in, state);  // the mass is the engine's
-      }
-      kv::decide(exec, policy, in, state, plan);
+      masses const mass(of.cache);
+      kv::signals const in{of.view.lanes, kv::keys_of(of.view), gate, mass.given};
+      observe_unless_told(exec, policy, in, state, plan);
     };
     decide(ordered, ordered_state, ordered_plan);
     decide(list, list_state, list_plan);
@@ -170,16 +143,7 @@ void decides_alike(Policy const& policy, slot_options how) {
 template <class Score>
 void with_protections(Score const& score) {
   slot_options const how = any_shape();
-  int const budget = *rc::gen::inRange(0, how.bound);
-  int const window = *rc::gen::inRange(0, how.bound);
-  with_one_of(
-      [&](auto const& protect) {
-        decides_alike(
-            kv::eviction{.score = score, .protect = protect, .budget = kv::per_lane{budget}, .pick = kv::lowest_one{}},
-            how);
-      },
-      kv::nothing{}, kv::sinks{window}, kv::recent{window}, kv::safe{2, window},
-      kv::sinks{1} | kv::recent{window} | kv::sinks{3});
+  kvpolicy_test::with_protections(how, score, [&](auto const& policy) { decides_alike(policy, how); });
 }
 
 }  // namespace
@@ -392,7 +356,7 @@ TEST_SUITE("layout/lane_order") {
   TEST_CASE("due says what decide would do") {
     holds("due", 60, [] {
       slot_options how = any_shape();
-      served of(how, *rc::gen::arbitrary<bool>());
+      served of(how, any_bool());
       kv::host_executor exec;
       int const budget = *rc::gen::inRange(0, how.bound + 1);
       int const slack = *rc::gen::inRange(0, 4);

@@ -14,7 +14,7 @@ void shortens_the_list(bool by_lane, Policy policy) {
   slot_options shape = any_slots(by_lane, 3);
   shape.bound = *rc::gen::element(8, 1, 31, 33);
   slot_cache cache(shape);
-  bool const one_token_blocks = !shape.one_list && *rc::gen::arbitrary<bool>();
+  bool const one_token_blocks = !shape.one_list && any_bool();
   kv::host_executor exec(*rc::gen::element(1, 3));
   kv::cache view = cache.view();
   if (one_token_blocks) view.where.kind = kv::locating::block_table;

@@ -25,13 +25,13 @@ void fills_holes(bool by_lane, Policy policy) {
   shape.model.head_dim = *rc::gen::element(4, 1, 33);
   shape.model.value_dim = *rc::gen::element(0, 3);
   shape.bound = *rc::gen::element(8, 1, 31, 33);
-  shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  shape.element = any_float();
   slot_cache cache(shape);
   kv::host_executor exec(*rc::gen::element(1, 3));
   kv::cache view = cache.view();
   auto [state, plan] = state_and_plan(exec, policy, view);
   dice random(shape.seed);
-  bool const one_in_one_out = *rc::gen::arbitrary<bool>();
+  bool const one_in_one_out = any_bool();
   std::vector<int> next(as_size(shape.sequences), 0);
   for (int round = 0; round < (one_in_one_out ? 20 : 5); ++round) {
     for (int s = 0; s < shape.sequences; ++s) {
@@ -121,8 +121,7 @@ TEST_SUITE("layout/overwrite") {
   TEST_CASE("a slot that two entries have, in one list or in two, is refused; so is one that is not in the pool") {
     for (int const sequences : {1, 3}) {
       for (int const heads : {1, 2}) {
-        CAPTURE(sequences);
-        CAPTURE(heads);
+        INFO("sequences ", sequences, ", heads ", heads);
         slot_cache cache({.model = {.layers = 2, .query_heads = heads, .kv_heads = heads, .head_dim = 4},
                           .sequences = sequences,
                           .bound = 8,

@@ -2,7 +2,6 @@
 // Blocks that several sequences share: which of them fall free, and where rows may be moved. The laws hold for every
 // kind of table, and for calls about all slots, a range of them or a list.
 #include "layout/shared_slots.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -169,7 +168,7 @@ TEST_SUITE("layout/shared_blocks") {
 
   TEST_CASE("an applier that moves rows moves those of the plan, or refuses and changes nothing") {
     for_every_table_and_part([](table_kind tables, part which) {
-      bool const rerotated = *rc::gen::arbitrary<bool>();
+      bool const rerotated = any_bool();
       decided<by_lane> now(tables, which, any_policy<by_lane>(), any_seed());
       auto const wanted = now.kept();
       auto const before = now.on.save();

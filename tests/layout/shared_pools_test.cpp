@@ -169,8 +169,7 @@ TEST_SUITE("layout/shared_pools") {
     kv::cache view = cache.view();
     kv::eviction<kv::streaming_llm, kv::position_span> const last_two{
         .score = {.sinks = 0}, .protect = {1, 3}, .budget = {2}};
-    auto [state, plan] = state_and_plan(exec, last_two, view);
-    kv::decide(exec, last_two, kv::signals{view.lanes}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{view.lanes}, last_two, view);
     kv::apply(exec, kv::list_rewrite{.list = cache.list_table(), .freed = cache.freed_list()}, plan, view, state);
     CHECK(cache.freed_count == std::vector<int>{1, 1});
     CHECK(cache.freed[0] == 5);
@@ -228,8 +227,7 @@ TEST_SUITE("layout/shared_pools") {
       kv::cache view = cache.view();
       change(view);
       kv::eviction<kv::random_scores> const policy{.budget = {2}};
-      auto [state, plan] = state_and_plan(exec, policy, view);
-      kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+      auto [state, plan] = decided(exec, kv::signals{view.lanes}, policy, view);
       return error_of([&] { kv::apply(exec, kv::compact{}, plan, view, state); });
     };
     kv::shape const both{.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4};

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
 #include <numeric>
-#include <vector>
 
 #include "reference/attention.hpp"
-#include "reference/basics.hpp"
 #include "support/dice.hpp"
 #include "support/elements.hpp"
 
@@ -61,7 +55,7 @@ class slot_cache {
     k_row = how.model.head_dim * w;
     v_row = (how.model.value_dim != 0 ? how.model.value_dim : how.model.head_dim) * w;
     tokens = std::int64_t{how.model.layers} * units * how.page * how.model.kv_heads;
-    memory.assign(static_cast<std::size_t>(tokens * (k_row + v_row) + 3 * guard), std::byte{0xA5});
+    memory.assign(as_size(tokens * (k_row + v_row) + 3 * guard), std::byte{0xA5});
   }
   slot_cache(slot_cache const&) = delete;
   slot_cache& operator=(slot_cache const&) = delete;
@@ -132,7 +126,7 @@ class slot_cache {
 
   // --- What the test sees --------------------------------------------------------------------------------------------
 
-  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+  static std::size_t at(std::int64_t i) { return as_size(i); }
   [[nodiscard]] int lane_count() const { return options.sequences * options.model.layers * options.model.kv_heads; }
   [[nodiscard]] kv::lane lane_at(int i) const {
     int const heads = options.model.kv_heads;
@@ -227,7 +221,7 @@ class slot_cache {
       values.push_back(read(false, this_lane, static_cast<int>(one.unit), one.token));
     }
     reference::row const weights = reference::softmax(logits, std::vector<bool>(over.size(), true));
-    reference::row output(static_cast<std::size_t>(v_row / kv::bytes_of(options.element)), 0.0);
+    reference::row output(as_size(v_row / kv::bytes_of(options.element)), 0.0);
     for (std::size_t j = 0; j < over.size(); ++j) {
       for (std::size_t d = 0; d < output.size(); ++d) output[d] += weights[j] * values[j][d];
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // copy_on_write: the pages that the longest lane of a row needs, and what the engine's `replace` may return.
 #include "layout/shared_slots.hpp"
-#include "support/test.hpp"
 
 namespace {
 

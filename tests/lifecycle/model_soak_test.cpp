@@ -4,7 +4,6 @@
 // steps to 100,000, under the sanitizers.
 
 #include "laws/more_worlds.hpp"
-#include "support/test.hpp"
 
 namespace model_soak_test {
 
@@ -551,10 +550,6 @@ int asked_steps(int otherwise) {
   return asked != nullptr ? std::atoi(asked) : otherwise;
 }
 
-}  // namespace model_soak_test
-
-using namespace model_soak_test;
-
 TEST_SUITE("lifecycle/soak") {
   TEST_CASE("requests come and go as in a plain model, whatever the kind of cache, though memory runs out") {
     int const steps = asked_steps(under_address_sanitizer ? 2000 : 4000);
@@ -569,3 +564,5 @@ TEST_SUITE("lifecycle/soak") {
     }
   }
 }
+
+}  // namespace model_soak_test

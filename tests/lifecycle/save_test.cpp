@@ -2,7 +2,6 @@
 // Slots as bytes: what is loaded is what was saved, and bytes that are not that are refused.
 
 #include "laws/served_requests.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -2,7 +2,6 @@
 // Requests that take the slots of others: what an engine does wrong is told, and nothing of the last request is left.
 
 #include "laws/served_requests.hpp"
-#include "support/test.hpp"
 
 namespace {
 

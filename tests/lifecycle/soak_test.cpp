@@ -4,7 +4,6 @@
 
 #include "engines/histories.hpp"
 #include "layout/slot_cache.hpp"
-#include "support/test.hpp"
 
 namespace {
 

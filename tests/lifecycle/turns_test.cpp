@@ -72,8 +72,7 @@ TEST_SUITE("turns") {
           "make_plan: at_once.entries = 239, but one sequence has 240 entries that are decided about together");
     CHECK(error_of([&] { static_cast<void>(kv::make_plan(exec, layers, view, kv::at_once{.sequences = -1})); }) ==
           "make_plan: at_once.sequences = -1, but a count cannot be negative");
-    auto const state = kv::make_state(exec, layers, view);
-    auto plan = kv::make_plan(exec, layers, view, kv::at_once{.sequences = 2});
+    auto [state, plan] = state_and_plan(exec, layers, view, kv::at_once{.sequences = 2});
     kv::signals const in{view.lanes, kv::keys_of(view)};
     CHECK(error_of([&] { kv::decide(exec, layers, in, state, plan); }) ==
           "decide: signals.lanes = 24 segments, but the plan decides about 12 at once: evict decides about more in "
@@ -119,8 +118,7 @@ TEST_SUITE("turns") {
     CHECK(need.state == std::size_t{64} * 32 * 8);  // an epoch for each slot and layer
     CHECK(kv::required_bytes<kv::host_executor>(policy, all).plan > 17'000'000'000);
     kv::host_executor exec(2);
-    auto const state = kv::make_state(exec, policy, all);
-    auto plan = kv::make_plan(exec, policy, all, size);
+    auto [state, plan] = state_and_plan(exec, policy, all, size);
     int turns = 0;
     kv::for_each_turn(plan, all.lanes, [&](kv::lanes const& turn) {
       ++turns;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "reference/methods.hpp"
-#include "reference/pooling.hpp"
 #include "support/masses.hpp"
 #include "support/method.hpp"
 

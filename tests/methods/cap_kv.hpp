@@ -4,7 +4,6 @@
 
 #include "reference/leverage.hpp"
 #include "reference/methods.hpp"
-#include "reference/moments.hpp"
 #include "support/method.hpp"
 
 namespace kvpolicy_test::methods {

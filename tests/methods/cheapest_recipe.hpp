@@ -43,7 +43,7 @@ struct cheapest_recipe {
   /// 1 + the number of the recipe for what stays, 0 for the others; empty where rounding decides.
   static reference::row by_recipe(scorer const& with, reference::row const& mass, std::vector<int> const& positions) {
     std::size_t const count = mass.size();
-    auto const part = [&](double of) { return static_cast<std::size_t>(of * static_cast<double>(count) + 1e-9); };
+    auto const part = [&](double of) { return as_size(of * static_cast<double>(count) + 1e-9); };
     std::vector<std::size_t> order(count);
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::sort(order.begin(), order.end(),

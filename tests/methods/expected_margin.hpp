@@ -2,7 +2,6 @@
 // AdaEA's score: by how much an expected logit is above the threshold of its query head.
 #pragma once
 
-#include "reference/moments.hpp"
 #include "support/method.hpp"
 
 namespace kvpolicy_test::methods {
@@ -26,7 +25,7 @@ struct expected_margin {
   }
   static kv::registry known() { return kv::shipped().table("thresholds", thresholds()); }
 
-  static scorer any() { return {*rc::gen::arbitrary<bool>(), thresholds()}; }
+  static scorer any() { return {any_bool(), thresholds()}; }
   static int last(scorer const&) { return 0; }
   static reference::row scores(scorer const& with, told_of_lane const& lane) {
     reference::row made;

@@ -25,7 +25,7 @@ struct finch {
   static reference::row scores(scorer const& with, told_of_lane const& lane) {
     reference::lane_attention const some = lane.attention();
     std::size_t const entries = some.keys.size();
-    std::size_t const rows = std::min(entries, static_cast<std::size_t>(with.window));
+    std::size_t const rows = std::min(entries, as_size(with.window));
     std::vector<reference::matrix> weights = reference::attention_weights(some, {});
     for (reference::matrix& head : weights) {
       head.erase(head.begin(), head.end() - static_cast<std::ptrdiff_t>(rows));

@@ -20,8 +20,8 @@ struct kvcompose {
   static scorer any() {
     return {.rows = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max),
             .group = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max),
-            .add_mean = *rc::gen::arbitrary<bool>(),
-            .values = *rc::gen::arbitrary<bool>()};
+            .add_mean = any_bool(),
+            .values = any_bool()};
   }
   static int last(scorer const&) { return 0; }
   static reference::row scores(scorer const& with, std::vector<told_of_lane> const& lanes, std::size_t which) {

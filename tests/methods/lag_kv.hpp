@@ -17,9 +17,7 @@ struct lag_kv {
       {"lag_kv(sinks=-1)", "parse: column 1: lag_kv.sinks = -1, but a count cannot be negative"}};
 
   static scorer any() {
-    return {.lag = *rc::gen::element(1, 2, 3, 5, 8),
-            .sinks = *rc::gen::element(0, 1, 4),
-            .cross = *rc::gen::arbitrary<bool>()};
+    return {.lag = *rc::gen::element(1, 2, 3, 5, 8), .sinks = *rc::gen::element(0, 1, 4), .cross = any_bool()};
   }
   static int last(scorer const&) { return 0; }
   static int blocks(scorer const& with, std::size_t entries) {

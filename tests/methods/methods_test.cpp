@@ -3,7 +3,6 @@
 
 #include "methods/all.hpp"  // made by CMake: it includes the other headers of this folder, and lists them
 #include "support/method.hpp"
-#include "support/test.hpp"
 
 namespace {
 
@@ -15,7 +14,7 @@ std::vector<told_of_lane> any_tokens(int tokens, int position) {
   for (told_of_lane& one : made) {
     for (int e = 0; e < tokens; ++e) {
       one.positions.push_back(position + e);
-      bool const drawn = *rc::gen::arbitrary<bool>();
+      bool const drawn = any_bool();
       one.log_beta.push_back(static_cast<float>(-*rc::gen::inRange(0, drawn ? 1 << 20 : 4) / (drawn ? 1e6 : 8.0)));
       one.born.push_back(*rc::gen::inRange(-8, 9) / 4.0);
       auto const any_row = [] {

@@ -16,7 +16,7 @@ struct received_attention {
       {"keys_values(grace=-1)", "parse: column 1: keys_values.grace = -1, but a count cannot be negative"}};
 
   static scorer any() {
-    return {.by_age = *rc::gen::arbitrary<bool>(),
+    return {.by_age = any_bool(),
             .group = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max)};
   }
   static int last(scorer const&) { return 0; }

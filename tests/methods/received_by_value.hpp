@@ -15,7 +15,7 @@ struct received_by_value {
        "parse: column 1: received_by_value.group = last, but query heads have no order"}};
 
   static scorer any() {
-    return {.by_age = *rc::gen::arbitrary<bool>(),
+    return {.by_age = any_bool(),
             .group = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max)};
   }
   static int last(scorer const&) { return 0; }

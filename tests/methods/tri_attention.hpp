@@ -3,7 +3,6 @@
 #pragma once
 
 #include "reference/methods.hpp"
-#include "reference/rope.hpp"
 #include "support/method.hpp"
 
 namespace kvpolicy_test::methods {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "reference/methods.hpp"
-#include "reference/pooling.hpp"
 #include "support/masses.hpp"
 #include "support/method.hpp"
 
@@ -32,7 +31,7 @@ struct voted_attention {
   static reference::row scores(scorer const& with, told_of_lane const& lane) {
     reference::lane_attention const some = lane.attention();
     std::size_t const entries = some.keys.size();
-    std::size_t const used = std::min(entries, static_cast<std::size_t>(with.window));
+    std::size_t const used = std::min(entries, as_size(with.window));
     double all = 0;
     for (int of = lane.number / 2 * 2; of < lane.number / 2 * 2 + 2; ++of) {
       for (float const each : rows[of]) all += static_cast<double>(each);

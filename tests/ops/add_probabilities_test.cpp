@@ -14,9 +14,9 @@ void adds_as_the_reference() {
   int const group = *rc::gen::element(1, 4, 8, 9);
   int const rows = *rc::gen::element(1, 3);
   int const bound = *rc::gen::element(33, 4096, 4097, 9000);
-  auto const element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  auto const element = any_float();
   auto const how = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
-  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  dice random(any_seed());
   std::vector<int> counts(as_size(sequences * heads));
   for (int& each : counts) each = random.one_of<int>({0, 10, std::min(bound, 4096), bound, random.below(bound + 1)});
   owned_lanes const lanes(sequences, 1, heads, bound, counts);

@@ -286,8 +286,7 @@ TEST_SUITE("argmin") {
     kv::host_executor exec;
     auto const policy = kv::policies::trim_kv_decode({.budget = 1});
     kv::cache cache = engine.view();
-    auto [held, plan] = state_and_plan(exec, policy, cache);
-    kv::decide(exec, policy, kv::signals{cache.lanes}, held, plan);
+    auto [held, plan] = decided(exec, kv::signals{cache.lanes}, policy, cache);
     CHECK(error_of([&] { kv::apply(exec, kv::compact{}, plan, cache, held); }) ==
           "apply: plan.keep = the entries that lowest_one drops, but this applier takes those that are kept: overwrite "
           "takes both");

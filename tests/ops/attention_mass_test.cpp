@@ -11,7 +11,7 @@ using namespace kvpolicy_test;
 kv::attention_mass_options any_options() {
   kv::attention_mass_options how =
       any_mass_options({kv::key_domain::all, kv::key_domain::past}, {0, 0, 1, 2, 3, 16, 31, 100});
-  how.accumulate = *rc::gen::arbitrary<bool>();
+  how.accumulate = any_bool();
   return how;
 }
 
@@ -21,8 +21,6 @@ reference::row expected_mass(mock_cache& cache, mock_queries& queries, kv::lane 
   if (how.last_rows > 0) lane = reference::last_rows(lane, how.last_rows);
   return reference::attention_mass(lane, in_double(how));
 }
-
-kv::isa any_isa() { return *rc::gen::elementOf(std::vector(std::begin(every_isa), std::end(every_isa))); }
 
 /// Gives every row its log-sum-exp, and `more`.
 void give_lse(mock_cache& cache, mock_queries& queries, double more = 0) {
@@ -57,19 +55,14 @@ comparison agrees(mock_cache& cache, mock_queries& queries, kv::attention_mass_o
 TEST_SUITE("ops/attention_mass") {
   TEST_CASE("agrees with the reference in every domain, reduction and order, and writes only committed entries") {
     holds("attention mass == reference", 400, [] {
-      mock_options shape = any_mock();
-      shape.rows = *rc::gen::element(content::smooth, content::few);
-      RC_LOG() << shape << '\n';
-      filled_cache cache(shape, *rc::gen::arbitrary<bool>());
+      mock_options const shape = any_batch({content::smooth, content::few}, 12);
+      filled_cache cache(shape, any_bool());
       int const rows = std::min(*rc::gen::element(1, 2, 3, 0, 15, 16, 17, 33), shape.bound + 10);
-      mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
-                           rows + *rc::gen::element(0, 0, 1, 4));
+      mock_queries queries(cache, any_float(), rows, rows + *rc::gen::element(0, 0, 1, 4));
       fill(queries, cache, shape.rows);
       auto const before = cache.save();
       auto const how = any_options();
-      comparison const result = agrees(cache, queries, how, any_isa());
-      RC_LOG() << result;
-      RC_ASSERT(result.same);
+      assert_same(agrees(cache, queries, how, any_isa()));
       RC_ASSERT(cache.save() == before);
     });
   }
@@ -78,23 +71,19 @@ TEST_SUITE("ops/attention_mass") {
     holds("attention mass with log-sum-exp == reference", 200, [] {
       mock_options shape = any_mock();
       RC_LOG() << shape << '\n';
-      filled_cache cache(shape, *rc::gen::arbitrary<bool>());
+      filled_cache cache(shape, any_bool());
       int const rows = std::min(*rc::gen::element(1, 2, 3, 15, 17, 33, 40), shape.bound + 10);
-      mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows,
-                           rows + *rc::gen::element(0, 0, 4));
-      fill(queries, cache, content::smooth);
+      filled_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows,
+                             rows + *rc::gen::element(0, 0, 4));
       give_lse(cache, queries);
-      comparison const result = agrees(cache, queries, any_options(), any_isa());
-      RC_LOG() << result;
-      RC_ASSERT(result.same);
+      assert_same(agrees(cache, queries, any_options(), any_isa()));
     });
   }
 
   TEST_CASE("a log-sum-exp that says half says half") {
     mock_options const shape{.model = {.layers = 1, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 50};
     filled_cache cache(shape, false);
-    mock_queries queries(cache, kv::codec::f32, 2, 2);
-    fill(queries, cache, content::smooth);
+    filled_queries queries(cache, kv::codec::f32, 2, 2);
     owned_scores plain(cache.lanes()), halved(cache.lanes());
     kv::host_executor exec;
     write_masses(exec, cache.model(), kv::keys_of(cache.view()), queries.view(), {}, plain.view());
@@ -138,9 +127,7 @@ TEST_SUITE("ops/attention_mass") {
       int const rows = std::min(*rc::gen::element(3, 20), shape.bound + 10);
       mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows, rows);
       fill(queries, cache, *rc::gen::element(content::troubled, content::smooth));
-      comparison const result = agrees(cache, queries, any_options(), any_isa());
-      RC_LOG() << result;
-      RC_ASSERT(result.same);
+      assert_same(agrees(cache, queries, any_options(), any_isa()));
     });
   }
 
@@ -148,8 +135,7 @@ TEST_SUITE("ops/attention_mass") {
     mock_options const shape{.model = {.layers = 1, .query_heads = 2, .kv_heads = 1, .head_dim = 16}, .bound = 4097};
     mock_cache cache(shape);
     cache.put({0, 0, 0}, up_to(4097));
-    mock_queries queries(cache, kv::codec::f32, 3, 3);
-    fill(queries, cache, content::smooth);
+    filled_queries queries(cache, kv::codec::f32, 3, 3);
     for (int r = 0; r < 3; ++r) queries.set_position(0, r, 4094 + r);
     for (auto const order : {kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows,
                              kv::reduction_order::group_on_logits}) {
@@ -162,8 +148,7 @@ TEST_SUITE("ops/attention_mass") {
       mock_options shape = any_mock();
       shape.shared_entries = true;
       filled_cache cache(shape);
-      mock_queries queries(cache, kv::codec::f32, 3, 3);
-      fill(queries, cache, content::smooth);
+      filled_queries queries(cache, kv::codec::f32, 3, 3);
       kv::attention_mass_options how = any_options();
       how.accumulate = false;
       how.lanes = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
@@ -196,8 +181,7 @@ TEST_SUITE("ops/attention_mass") {
     mock_cache cache(shape);
     cache.put({0, 0, 0}, {2, 3, 5, 7, 11, 13, 17});
     cache.set_drafts(0, 1);
-    mock_queries queries(cache, kv::codec::bf16, 2, 2);
-    fill(queries, cache, content::smooth);
+    filled_queries queries(cache, kv::codec::bf16, 2, 2);
     kv::query_view everywhere = queries.view();
     everywhere.position = {};
     for (int r = 0; r < 2; ++r) queries.set_position(0, r, 13 + r);
@@ -220,8 +204,7 @@ TEST_SUITE("ops/attention_mass") {
     holds("1 thread == 3 threads", 30, [] {
       mock_options const shape = any_mock();
       filled_cache cache(shape);
-      mock_queries queries(cache, kv::codec::f32, 3, 5);
-      fill(queries, cache, content::smooth);
+      filled_queries queries(cache, kv::codec::f32, 3, 5);
       auto const how = any_options();
       std::vector<float> results[2];
       for (int const threads : {1, 3}) {
@@ -239,8 +222,7 @@ TEST_SUITE("ops/attention_mass") {
         .model = {.layers = 4, .query_heads = 8, .kv_heads = 8, .head_dim = 16}, .sequences = 1, .bound = 400};
     mock_cache cache(shape);
     for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), cache.random().subset(500, 400));
-    mock_queries queries(cache, kv::codec::f32, 16, 16);
-    fill(queries, cache, content::smooth);
+    filled_queries queries(cache, kv::codec::f32, 16, 16);
     std::vector<float> alone;
     for (int const threads : {1, 3, 3, 3}) {
       kv::host_executor exec(threads);
@@ -255,8 +237,7 @@ TEST_SUITE("ops/attention_mass") {
     mock_options const shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 8};
     mock_cache cache(shape);
     cache.put({0, 0, 0}, {0, 1, 2, 3, 4, 5, 6, 7});
-    mock_queries queries(cache, kv::codec::f32, 3, 3);
-    fill(queries, cache, content::smooth);
+    filled_queries queries(cache, kv::codec::f32, 3, 3);
     for (int r = 0; r < 3; ++r) queries.set_position(0, r, 5 + r);
     CHECK(agrees(cache, queries, {.domain = kv::key_domain::past, .rows = kv::reduction::last}));
     CHECK(agrees(cache, queries, {.domain = kv::key_domain::past, .rows = kv::reduction::last, .last_rows = 2}));

@@ -47,8 +47,7 @@ class one_lane {
     for (bool const given : {false, true}) {
       if (given) give_lse();
       for (kv::isa const simd_level : every_isa) {
-        CAPTURE(given);
-        CAPTURE(static_cast<int>(simd_level));
+        INFO("given ", given, ", simd_level ", static_cast<int>(simd_level));
         CHECK(compare(mass(how, simd_level, given), wanted));
       }
     }
@@ -87,8 +86,7 @@ TEST_SUITE("ops/host/kernels/logits") {
     std::vector<int> const rows{1, 3, 4, 5, 16, 17, 2};
     for (int const dims : sizes) {
       for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
-        CAPTURE(dims);
-        CAPTURE(kv::name_of(element));
+        INFO("dims ", dims, ", element ", kv::name_of(element));
         mock_options shape = shape_of(dims, 1, 25, element);
         shape.skew = dims % 3 == 0 ? 2 : 0;
         int const some = rows[as_size(dims + static_cast<int>(element)) % rows.size()];
@@ -101,8 +99,7 @@ TEST_SUITE("ops/host/kernels/logits") {
   TEST_CASE("every number of rows up to 34, of keys and rows that bf16 holds and of others") {
     for (int rows = 1; rows <= 34; ++rows) {
       for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
-        CAPTURE(rows);
-        CAPTURE(kv::name_of(element));
+        INFO("rows ", rows, ", element ", kv::name_of(element));
         // `few` are floats that bf16 holds exactly: with keys of bf16 they may be multiplied in pairs.
         content const what = rows % 2 == 0 ? content::few : content::smooth;
         one_lane lane(shape_of(18, 1, 34, element), kv::codec::f32, rows, what);
@@ -115,9 +112,7 @@ TEST_SUITE("ops/host/kernels/logits") {
     for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
       for (int const dims : {1, 6, 32, 33}) {
         for (int const rows : {2, 17}) {
-          CAPTURE(kv::name_of(element));
-          CAPTURE(dims);
-          CAPTURE(rows);
+          INFO("element ", kv::name_of(element), ", dims ", dims, ", rows ", rows);
           int const bound = 30;
           one_lane lane(shape_of(dims, 1, bound, element), kv::codec::bf16, rows);
           auto const width = as_size(kv::bytes_of(element));
@@ -142,9 +137,7 @@ TEST_SUITE("ops/host/kernels/logits") {
     for (int const dims : {1, 3, 4, 30, 80, 128}) {
       for (int const rows : {5, 16, 17, 32}) {
         for (lie const how : {lie::together, lie::apart, lie::anywhere}) {
-          CAPTURE(dims);
-          CAPTURE(rows);
-          CAPTURE(static_cast<int>(how));
+          INFO("dims ", dims, ", rows ", rows, ", how ", static_cast<int>(how));
           int const bound = 49;
           int const places = 3 * bound;
           one_lane lane(shape_of(dims, 1, bound, kv::codec::f32), kv::codec::f32, rows);
@@ -213,9 +206,7 @@ TEST_SUITE("ops/host/kernels/logits") {
       for (double const bad : {quiet_nan, reference::infinity, -reference::infinity}) {
         for (int const where : {0, 23, 24, 38, 39}) {
           for (kv::codec const element : {kv::codec::f32, kv::codec::bf16}) {
-            CAPTURE(rows);
-            CAPTURE(bad);
-            CAPTURE(where);
+            INFO("rows ", rows, ", bad ", bad, ", where ", where);
             one_lane lane(shape_of(4, 1, 40, element), element, rows);
             lane.cache.write(of::keys, {}, where, {1, bad, 1, 1});
             reference::row const wanted = lane.expected({});
@@ -230,9 +221,7 @@ TEST_SUITE("ops/host/kernels/logits") {
     for (double const bad : {reference::infinity, -reference::infinity}) {
       for (kv::codec const element : {kv::codec::bf16, kv::codec::f16}) {
         for (int const rows : {1, 4, 17}) {
-          CAPTURE(bad);
-          CAPTURE(kv::name_of(element));
-          CAPTURE(rows);
+          INFO("bad ", bad, ", element ", kv::name_of(element), ", rows ", rows);
           int const dims = rows == 1 ? 8 : 16;  // f16 has kernels of its own for multiples of 16
           one_lane lane(shape_of(dims, 1, 40, element), kv::codec::f32, rows);
           reference::row key(as_size(dims), 1);
@@ -256,8 +245,7 @@ TEST_SUITE("ops/host/kernels/logits") {
       for (auto const order : {kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows,
                                kv::reduction_order::group_on_logits}) {
         for (kv::reduction const how : {kv::reduction::sum, kv::reduction::mean, kv::reduction::max}) {
-          CAPTURE(rows);
-          CAPTURE(static_cast<int>(order));
+          INFO("rows ", rows, ", order ", static_cast<int>(order));
           one_lane lane(shape_of(8, 3, 40, kv::codec::f16), kv::codec::f32, rows);
           lane.check({.rows = how == kv::reduction::max ? kv::reduction::sum : kv::reduction::max,
                       .group = how,
@@ -272,8 +260,7 @@ TEST_SUITE("ops/host/attention_mass") {
   TEST_CASE("softmax over several stretches of entries is one softmax, with ends on both sides of a stretch's") {
     for (int const bound : {479, 480, 481, 960, 961, 1000}) {
       for (int const rows : {2, 17}) {
-        CAPTURE(bound);
-        CAPTURE(rows);
+        INFO("bound ", bound, ", rows ", rows);
         one_lane lane(shape_of(4, 1, bound, kv::codec::bf16), kv::codec::f32, rows);
         lane.check({});
         for (int r = 0; r < rows; ++r) lane.rows.set_position(0, r, bound * (r + 1) / rows - 1);
@@ -309,8 +296,7 @@ TEST_SUITE("ops/host/attention_mass") {
     for (course const how : {course::rising, course::falling, course::low_first, course::low_last, course::low,
                              course::high_middle, course::nan_first, course::nan_last}) {
       for (int const rows : {1, 5}) {
-        CAPTURE(static_cast<int>(how));
-        CAPTURE(rows);
+        INFO("how ", static_cast<int>(how), ", rows ", rows);
         int const bound = 1200;
         int const ends[] = {50, 300, 700, 1000, 1199};
         // One channel and rows of 1, one of them not: the logit is the key, or half of it.

@@ -2,7 +2,6 @@
 // What a verb does with the value that stands there already: the shipped ways to combine, and pools of any width.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -27,11 +27,9 @@ struct pool {
 std::vector<float> scores_of(kv::host_executor& exec) {
   mock_cache cache({.model = {.layers = 2, .query_heads = 8, .kv_heads = 4, .head_dim = 16}, .bound = 60});
   fill(cache, false);
-  mock_queries queries(cache, kv::codec::f32, 8, 8);
-  fill_current(queries, cache, content::smooth);
+  current_queries queries(cache, kv::codec::f32, 8, 8);
   auto const policy = kv::eviction{.score = kv::snapkv{.window = 8}, .budget = kv::per_lane{20}};
-  auto state = kv::make_state(exec, policy, cache.view());
-  auto plan = kv::make_plan(exec, policy, cache.view());
+  auto [state, plan] = state_and_plan(exec, policy, cache.view());
   kv::signals const in{cache.lanes(), kv::keys_of(cache.view()), kv::recent_queries{queries.view()}};
   kv::decide(exec, policy, in, state, plan);
   std::vector<float> all;
@@ -43,14 +41,10 @@ std::vector<float> scores_of(kv::host_executor& exec) {
 
 std::size_t threads_of_process() {
   std::filesystem::directory_iterator const tasks("/proc/self/task");
-  return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+  return as_size(std::distance(begin(tasks), end(tasks)));
 }
 
-}  // namespace executor_of_engine_test
-
 TEST_SUITE("ops/executor_of_engine") {
-  using namespace executor_of_engine_test;
-
   TEST_CASE("decisions are those of an executor with threads of its own, and no thread is started") {
     kv::host_executor own(3);
     std::vector<float> const expected = scores_of(own);
@@ -69,11 +63,11 @@ TEST_SUITE("ops/executor_of_engine") {
     pool threads;
     kv::host_executor exec(4, threads);
     for (int const count : {0, 1, 3, 100}) {
-      std::vector<std::atomic<int>> seen(static_cast<std::size_t>(count * 5));
+      std::vector<std::atomic<int>> seen(as_size(count * 5));
       exec.for_each(count, [&](int index, int worker) {
         exec.for_each(5, [&](int inner, int same) {
           CHECK_UNARY(same == worker && worker >= 0 && worker < 4);
-          ++seen[static_cast<std::size_t>(index * 5 + inner)];
+          ++seen[as_size(index * 5 + inner)];
         });
       });
       for (auto const& each : seen) CHECK(each == 1);
@@ -133,3 +127,5 @@ TEST_SUITE("ops/executor_of_engine") {
           "host_executor: threads = 0, but at least one worker works");
   }
 }
+
+}  // namespace executor_of_engine_test

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // fold: rows of lanes combined into rows of layers or tokens, in the order of the lanes.
 
-#include "reference/basics.hpp"
 #include "support/test.hpp"
 
 namespace {
@@ -13,10 +12,10 @@ void folds_as_the_reference() {
   int const layers = *rc::gen::inRange(1, 4);
   int const heads = *rc::gen::inRange(1, 4);
   int const bound = *rc::gen::element(33, 1, 31, 40, 4100);
-  bool const by_layer = *rc::gen::arbitrary<bool>();
+  bool const by_layer = any_bool();
   auto const how = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
-  bool const troubled = *rc::gen::arbitrary<bool>();
-  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  bool const troubled = any_bool();
+  dice random(any_seed());
   int const per_segment = by_layer ? heads : layers * heads;
   std::vector<int> counts(as_size(sequences * layers * heads));
   for (std::size_t i = 0; i < counts.size(); ++i) {

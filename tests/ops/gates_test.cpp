@@ -147,8 +147,7 @@ void compare(some_lanes const& among, kv::lanes const& asked, Expected const& ex
       auto const is = static_cast<double>(among.result(lane, e));
       bool const there = is_asked && e < among.count[as_size(lane)];
       double const should = there ? expected(lane, e) : static_cast<double>(untouched);
-      CAPTURE(lane);
-      CAPTURE(e);
+      INFO("lane ", lane, ", e ", e);
       REQUIRE(is == doctest::Approx(should).epsilon(1e-5));
     }
   }

@@ -77,7 +77,7 @@ TEST_SUITE("ops/gather_rows") {
       filled_cache cache(shape);
       int const begin = decides == kv::granularity::sequence ? 0 : *rc::gen::inRange(0, shape.model.layers);
       auto const lanes = cache.lanes().layers_only(begin, shape.model.layers);
-      bool const drops_a_run = *rc::gen::arbitrary<bool>();
+      bool const drops_a_run = any_bool();
       std::vector<std::vector<int>> kept;
       for (int segment = 0; segment < kv::segments(lanes, decides); ++segment) {
         int committed = shape.bound;  // lanes that decide together hold equally many; here they share the smallest

@@ -2,31 +2,24 @@
 // lag_spread and row_stats against the reference.
 
 #include "reference/methods.hpp"
-#include "support/test.hpp"
+#include "support/verbs.hpp"
 
 namespace lag_spread_test {
 
 using namespace kvpolicy_test;
 
-struct old_plus_twice {
-  float operator()(float old, float now) const { return old + 2 * now; }
-};
-
 /// The first lane whose shares are not the reference's. Rounding errors of a quotient are multiplied by its size.
-comparison agrees(mock_cache& cache, kv::row_view const& rows, of which, kv::lagged_blocks const& blocks,
-                  kv::isa level) {
+comparison agrees(mock_cache& cache, of which, kv::lagged_blocks const& blocks, kv::isa level) {
   kv::host_executor exec(1, level);
-  exec.reserve(kv::implementation<kv::ops::lag_spread_t, kv::host>::scratch(cache.model(), cache.options().bound));
+  reserve_for<kv::ops::lag_spread_t>(exec, cache);
   owned_scores out(cache.lanes());
-  kv::ops::lag_spread(exec, rows, blocks, old_plus_twice{}, out.view());
+  kv::ops::lag_spread(exec, rows_of(cache, which), blocks, old_plus_twice{}, out.view());
   for (int i = 0; i < cache.lane_count(); ++i) {
     kv::lane const one = cache.lane_at(i);
     double size = 1;
     reference::row expected = reference::lag_shares(cache.rows(which, one, cache.committed(one)), as_size(blocks.lag),
                                                     as_size(blocks.first), size);
-    for (double& each : expected) each = 0.5 + 2 * each;
-    expected.resize(as_size(static_cast<int>(out.stride())), 0.5);
-    comparison const result = compare(out.row(i, out.stride()), expected, 1 + size);
+    comparison const result = compare_twice(out, i, std::move(expected), 1 + size);
     if (!result) return result;
   }
   return {};
@@ -36,29 +29,16 @@ struct even_positions {
   bool operator()(kv::entry at) const { return at.position % 2 == 0; }
 };
 
-}  // namespace lag_spread_test
-
 TEST_SUITE("ops/lag_spread") {
-  using namespace lag_spread_test;
-
   TEST_CASE("shares are the reference's in every layout and element type") {
     holds("lag_spread == reference", [] {
-      mock_options shape = any_mock(6);
-      shape.rows = *rc::gen::element(content::smooth, content::few, content::fingerprint);
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
+      mock_options const shape = any_batch({content::smooth, content::few, content::fingerprint}, 6);
+      filled_cache cache(shape);
       auto const before = cache.save();
       kv::lagged_blocks const blocks{*rc::gen::element(1, 2, 3, 7, 16, 17), *rc::gen::element(0, 0, 1, 4, 50)};
       RC_LOG() << "lag " << blocks.lag << ", first " << blocks.first << '\n';
-      for (kv::isa const level : every_isa) {
-        for (of const which : {of::keys, of::values}) {
-          kv::row_view const rows =
-              which == of::keys ? kv::row_view(kv::keys_of(cache.view())) : kv::row_view(kv::values_of(cache.view()));
-          comparison const result = agrees(cache, rows, which, blocks, std::min(level, kv::best_isa()));
-          RC_LOG() << result;
-          RC_ASSERT(result.same);
-        }
+      for (of const which : {of::keys, of::values}) {
+        agrees_on_every_isa([&](kv::isa level) { return agrees(cache, which, blocks, level); });
       }
       RC_ASSERT(cache.save() == before);
     });
@@ -134,44 +114,37 @@ TEST_SUITE("ops/lag_spread") {
 }
 
 TEST_SUITE("ops/row_stats") {
-  using namespace lag_spread_test;
-
   TEST_CASE("statistics are those of the scores that are taken") {
     holds("row_stats == their formulas", [] {
-      int const bound = *rc::gen::element(1, 2, 33, 300);
-      dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
-      std::vector<int> counts;
-      for (int i = 0; i < 6; ++i) counts.push_back(random.chance(50) ? bound : random.below(bound + 1));
-      owned_lanes const lanes(1, 2, 3, bound, counts);
-      owned_scores scores(lanes.view());
-      for (float& each : scores.all()) each = static_cast<float>(random.real(3));
+      ragged_scores of(*rc::gen::element(1, 2, 33, 300));
+      of.draw([&] { return static_cast<float>(of.random.real(3)); });
       auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer);
-      kv::score_view view = scores.view();
+      kv::score_view view = of.scores.view();
       view.decides = decides;
       std::vector<float> found(6, -7.0f);
       kv::by_lane<float> const to{found.data(), 0, 3, 1};
       kv::host_executor exec(*rc::gen::element(1, 3));
-      auto const of =
+      auto const what =
           *rc::gen::element(kv::statistic::sum, kv::statistic::mean, kv::statistic::highest, kv::statistic::variance);
-      kv::ops::row_stats(exec, view, even_positions{}, of, to);
+      kv::ops::row_stats(exec, view, even_positions{}, what, to);
       for (int i = 0; i < 6; ++i) {
         if (decides == kv::granularity::layer && i % 3 != 0) {
           RC_ASSERT(found[as_size(i)] == -7.0f);
           continue;
         }
-        kv::lane const one = lanes.view().at(i);
+        kv::lane const one = of.lanes.view().at(i);
         reference::row taken;
-        for (int e = 0; e < counts[as_size(i)]; ++e) {
-          if (lanes.view().position.row(one)[e] % 2 == 0) taken.push_back(double{scores.row(i, bound)[as_size(e)]});
+        for (int e = 0; e < of.counts[as_size(i)]; ++e) {
+          if (of.lanes.view().position.row(one)[e] % 2 == 0) taken.push_back(double{of.scores.view().row(i)[e]});
         }
         double sum = 0, high = -reference::infinity, squares = 0;
         for (double const x : taken) sum += x, high = std::max(high, x);
         double const n = std::max<double>(1, static_cast<double>(taken.size()));
         for (double const x : taken) squares += (x - sum / n) * (x - sum / n);
-        double const expected = of == kv::statistic::sum       ? sum
-                                : of == kv::statistic::mean    ? sum / n
-                                : of == kv::statistic::highest ? high
-                                                               : squares / n;
+        double const expected = what == kv::statistic::sum       ? sum
+                                : what == kv::statistic::mean    ? sum / n
+                                : what == kv::statistic::highest ? high
+                                                                 : squares / n;
         auto const now = double{found[as_size(i)]};
         RC_ASSERT(now == expected || std::fabs(now - expected) <= 1e-6 * (1 + std::fabs(expected)));
       }
@@ -193,3 +166,5 @@ TEST_SUITE("ops/row_stats") {
           "row_stats: out = null, but it has a number for each segment");
   }
 }
+
+}  // namespace lag_spread_test

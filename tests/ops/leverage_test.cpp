@@ -38,24 +38,16 @@ std::vector<float> of_rows(std::vector<float> rows, int dims, kv::leverage_optio
   return {row.begin(), row.end()};
 }
 
-}  // namespace leverage_test
-
 TEST_SUITE("ops/leverage") {
-  using namespace leverage_test;
-
   TEST_CASE("leverages are the reference's in every layout and element type") {
     holds("leverage == reference", [] {
-      mock_options shape = any_mock(4);
-      shape.rows = *rc::gen::element(content::smooth, content::few);
-      RC_LOG() << shape << '\n';
+      mock_options const shape = any_batch({content::smooth, content::few}, 4);
       leverage_case now(shape);
       now.which = *rc::gen::element(of::keys, of::values);
       now.draw(*rc::gen::element(1, 4, 60));
       RC_LOG() << now.how.sketch.columns << " columns, jitter " << now.how.jitter << '\n';
       auto const before = now.cache.save();
-      comparison const result = agrees(now, *rc::gen::element(1, 3));
-      RC_LOG() << result;
-      RC_ASSERT(result.same);
+      assert_same(agrees(now, *rc::gen::element(1, 3)));
       RC_ASSERT(now.cache.save() == before);
     });
   }
@@ -71,11 +63,8 @@ TEST_SUITE("ops/leverage") {
           leverage_case now(shape);
           now.cache.put({}, up_to(entries));
           now.how.sketch.columns = columns;
-          CAPTURE(dims);
-          CAPTURE(entries);
-          CAPTURE(columns);
-          comparison const found = agrees(now);
-          CHECK_MESSAGE(found.same, found);
+          INFO("dims ", dims, ", entries ", entries, ", columns ", columns);
+          check_same(agrees(now));
         }
       }
     }
@@ -149,3 +138,5 @@ TEST_SUITE("ops/leverage") {
     CHECK(error({}, layer) == "leverage: out.decides = 1, but rows belong to lanes");
   }
 }
+
+}  // namespace leverage_test

@@ -163,9 +163,7 @@ void pools_alike(std::vector<float> const& scores, std::vector<int> const& width
       std::vector<float> expected(scores.size());
       for (int e = 0; e < count; ++e) expected[as_size(e)] = kv::detail::pooled(by, scores.data(), count, e);
       for (kv::isa const level : vector_isas()) {
-        CAPTURE(count);
-        CAPTURE(width);
-        CAPTURE(static_cast<int>(level));
+        INFO("count ", count, ", width ", width, ", level ", static_cast<int>(level));
         std::vector<float> is(scores.size());
         pool(level, by, is);
         CHECK(same_bits(is, expected));

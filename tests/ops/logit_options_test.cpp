@@ -13,13 +13,13 @@ using kv::reduction_order;
 constexpr float nan_float = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinite = std::numeric_limits<float>::infinity();
 
-/// A batch, its rows, and how its logits are made.
-struct batch {
+/// A batch as the reference sees it, too.
+struct batch : mass_batch {
   batch(mock_options const& shape, kv::codec queries_of, int rows, bool scale, bool cap, bool sinks)
-      : cache(shape), queries(cache, queries_of, rows, rows), logits(cache.random(), shape.model, scale, cap, sinks) {}
+      : mass_batch(shape, queries_of, rows, rows, scale, cap, sinks) {}
 
   void hold_all() {
-    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), up_to(cache.options().bound));
+    mass_batch::hold_all();
     fill(queries, cache, content::smooth);
     int const rows = queries.rows();
     for (int r = 0; r < rows; ++r) queries.set_position(0, r, cache.options().bound - rows + r);
@@ -58,10 +58,6 @@ struct batch {
     }
     return {};
   }
-
-  mock_cache cache;
-  mock_queries queries;
-  given_logits logits;
 };
 
 mock_options one_lane(int dims, int group, int bound, kv::codec element) {
@@ -80,7 +76,7 @@ TEST_SUITE("core/logit_options") {
       rows = std::min(bound, rows);
       mock_options shape = one_lane(dims, group, bound, kv::codec::bf16);
       shape.rows = *rc::gen::element(content::smooth, content::troubled);  // the latter has NaN and infinite keys
-      batch of(shape, kv::codec::bf16, rows, *rc::gen::arbitrary<bool>(), false, *rc::gen::arbitrary<bool>());
+      batch of(shape, kv::codec::bf16, rows, any_bool(), false, any_bool());
       of.hold_all();
       kv::attention_mass_options const how{
           .domain = *rc::gen::element(kv::key_domain::all, kv::key_domain::past),
@@ -88,9 +84,7 @@ TEST_SUITE("core/logit_options") {
           .group = *rc::gen::element(reduction::sum, reduction::mean),
           .order = *rc::gen::element(reduction_order::rows_then_group, reduction_order::group_then_rows)};
       RC_LOG() << bound << " entries, " << group << " heads, " << rows << " rows, D " << dims << '\n';
-      comparison const result = of.agrees(how, *rc::gen::element(kv::isa::amx, kv::isa::avx512_bf16), false);
-      RC_LOG() << result;
-      RC_ASSERT(result.same);
+      assert_same(of.agrees(how, *rc::gen::element(kv::isa::amx, kv::isa::avx512_bf16), false));
     };
     holds("mass of many bf16 rows == reference", [&] {
       agrees(*rc::gen::element(1, 23, 24, 25, 48, 49, 200), *rc::gen::element(5, 16, 31, 32, 33, 64, 80, 128),
@@ -124,10 +118,7 @@ TEST_SUITE("core/logit_options") {
                      turn % 3 != 0, turn % 3 != 1);
             of.hold_all();
             auto const how = options[turn / 2 % std::size(options)];
-            CAPTURE(dims);
-            CAPTURE(group);
-            CAPTURE(bound);
-            CAPTURE(turn);
+            INFO("dims ", dims, ", group ", group, ", bound ", bound, ", turn ", turn);
             for (bool const lse : {false, true}) {
               if (lse) of.give_lse();
               CAPTURE(lse);
@@ -148,16 +139,14 @@ TEST_SUITE("core/logit_options") {
       mock_options shape = any_mock();
       RC_LOG() << shape << '\n';
       int const rows = std::min(*rc::gen::element(1, 2, 3, 0, 16, 17, 33), shape.bound + 10);
-      auto const coin = [] { return *rc::gen::arbitrary<bool>(); };
+      auto const coin = [] { return any_bool(); };
       batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows, coin(), coin(), coin());
       fill(of.cache, coin());
       fill(of.queries, of.cache, content::smooth);
       auto const how = any_mass_options({kv::key_domain::all, kv::key_domain::past});
       bool const lse = coin();
       if (lse) of.give_lse();
-      comparison const result = of.agrees(how, *rc::gen::element(every_isa[0], every_isa[1], every_isa[2]), lse);
-      RC_LOG() << result;
-      RC_ASSERT(result.same);
+      assert_same(of.agrees(how, *rc::gen::element(every_isa[0], every_isa[1], every_isa[2]), lse));
     });
   }
 

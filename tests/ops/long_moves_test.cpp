@@ -36,9 +36,7 @@ kv::cache cache_of(owned_lanes const& lanes, kv::plane const& rows, kv::locator 
 
 /// Opaque rows, `stride` bytes apart; which entries stay is given.
 void check_moves(long_lane const& how, std::vector<int> const& kept) {
-  CAPTURE(how.row_bytes);
-  CAPTURE(how.stride);
-  CAPTURE(how.skew);
+  INFO("row_bytes ", how.row_bytes, ", stride ", how.stride, ", skew ", how.skew);
   filled memory(how);
   auto const base = memory.base;
   std::vector<std::byte> expected = memory.bytes;
@@ -59,9 +57,7 @@ void check_moves(long_lane const& how, std::vector<int> const& kept) {
 /// A lane of slots in any order: afterwards its kept entries lie in its lowest slots, those that were there already
 /// where they were.
 void check_holes(long_lane const& how, std::vector<int> const& kept) {
-  CAPTURE(how.row_bytes);
-  CAPTURE(how.skew);
-  CAPTURE(kept.size());
+  INFO("row_bytes ", how.row_bytes, ", skew ", how.skew, ", size() ", kept.size());
   filled memory(how);
   filled const before = memory;
   auto const row = [&](filled const& of, int slot) {

@@ -25,7 +25,7 @@ TEST_SUITE("ops/map") {
       int const heads = *rc::gen::inRange(1, 4);
       int const bound = *rc::gen::element(33, 1, 32, 40);
       int const drafts = *rc::gen::inRange(0, 2);
-      dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+      dice random(any_seed());
       std::vector<int> counts(as_size(sequences * layers * heads));
       for (int& each : counts) each = random.between(drafts, bound);
       owned_lanes lanes(sequences, layers, heads, bound, counts);

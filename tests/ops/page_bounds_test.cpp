@@ -25,13 +25,7 @@ struct bounded {
   kv::state<kv::host_executor> held;
 };
 
-kv::codec any_element(kv::codec of_keys) {
-  return *rc::gen::arbitrary<bool>() && !kv::is_fp8(of_keys) ? of_keys : kv::codec::f32;
-}
-
-kv::isa any_isa() {
-  return *rc::gen::element(kv::isa::amx, kv::isa::avx512_bf16, kv::isa::avx512, kv::isa::avx2, kv::isa::portable);
-}
+kv::codec any_element(kv::codec of_keys) { return any_bool() && !kv::is_fp8(of_keys) ? of_keys : kv::codec::f32; }
 
 /// Scores of the pages of every lane.
 std::vector<std::vector<float>> scores_of(mock_cache& cache, kv::host_executor& exec, kv::page_bounds const& bounds,
@@ -150,7 +144,7 @@ TEST_SUITE("ops/page_bounds") {
     holds("a page's score bounds its products", [] {
       mock_options shape = any_mock();
       shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
-      if (shape.model.head_dim < 64 && *rc::gen::arbitrary<bool>())
+      if (shape.model.head_dim < 64 && any_bool())
         shape.model.query_heads = *rc::gen::element(9, 13) * shape.model.kv_heads;
       kv::host_executor exec(*rc::gen::element(1, 3), any_isa());
       compare_all(shape, exec, {*rc::gen::element(16, 1, 2, 5, 33, 100), any_element(shape.element)},
@@ -167,8 +161,7 @@ TEST_SUITE("ops/page_bounds") {
       kv::host_executor exec(1, any_isa());
       mock_cache cache(shape);
       cache.put({}, up_to(*rc::gen::element(4097, 15, 16, 17)));
-      mock_queries rows(cache, kv::codec::f32, 1, 1);
-      fill(rows, cache, content::smooth);
+      filled_queries rows(cache, kv::codec::f32, 1, 1);
       bounded pages(cache, exec, {16, shape.element});
       pages.observe(cache, exec);
       compare_bounds(cache, pages.view(), {});

@@ -1,29 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // pool against the reference: edges, tails, plateaus and NaN.
 
-#include "reference/pooling.hpp"
 #include "support/masses.hpp"
-#include "support/test.hpp"
-
-namespace {
-
-using namespace kvpolicy_test;
-
-}  // namespace
 
 TEST_SUITE("ops/pool") {
+  using namespace kvpolicy_test;
+
   TEST_CASE("agrees with the reference on ragged lanes, and writes nothing but committed entries") {
     holds("pool == reference", 200, [] {
-      int const bound = *rc::gen::element(33, 1, 2, 31, 32, 40, 200);
-      dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
-      std::vector<int> counts;
-      for (int i = 0; i < 6; ++i) counts.push_back(random.chance(50) ? bound : random.below(bound + 1));
-      owned_lanes const lanes(1, 2, 3, bound, counts);
-      owned_scores scores(lanes.view());
-      bool const ties = *rc::gen::arbitrary<bool>();
-      for (float& each : scores.all()) {
-        each = ties ? troubled_score(random, trouble::ties) : static_cast<float>(random.real(10));
-      }
+      ragged_scores of(*rc::gen::element(33, 1, 2, 31, 32, 40, 200));
+      auto& [bound, random, counts, lanes, scores] = of;
+      bool const ties = any_bool();
+      of.draw([&] { return ties ? troubled_score(random, trouble::ties) : static_cast<float>(random.real(10)); });
       std::vector<float> const before = scores.all();
       int const width = *rc::gen::element(1, 3, 5, 7, 63, 101);
       int const tail = *rc::gen::element(0, 1, 2, 16, 32, 100);

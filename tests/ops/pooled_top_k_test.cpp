@@ -2,7 +2,6 @@
 // Budgets that lanes share: top_k against one flat list of all candidates, and how ratios and bytes become counts.
 
 #include "layout/slot_cache.hpp"
-#include "reference/selection.hpp"
 #include "support/test.hpp"
 
 namespace {
@@ -28,8 +27,8 @@ void pools_as_the_reference() {
   int const layers = *rc::gen::inRange(1, 4);
   int const heads = *rc::gen::inRange(1, 5);
   int const bound = *rc::gen::element(33, 1, 31, 32, 40, 130);
-  bool const global = *rc::gen::arbitrary<bool>();
-  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  bool const global = any_bool();
+  dice random(any_seed());
   trouble const what = any_trouble();
   std::vector<int> counts(as_size(sequences * layers * heads));
   for (int& each : counts) each = random.chance(40) ? bound : random.below(bound + 1);
@@ -100,8 +99,8 @@ void pools_as_the_reference() {
 void large_pools_as_the_reference() {
   int const heads = *rc::gen::element(4, 2, 3, 5);
   int const bound = *rc::gen::element(1500, 1024, 1031, 4097);
-  bool const global = *rc::gen::arbitrary<bool>();
-  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  bool const global = any_bool();
+  dice random(any_seed());
   trouble const what = any_trouble();
   std::vector<int> counts(as_size(2 * heads));
   for (int& each : counts) each = random.chance(60) ? bound : random.below(bound + 1);
@@ -176,8 +175,7 @@ std::vector<ordinals> kept_by(std::vector<std::vector<float>> const& rows, int l
   }
   kv::eviction<given_scores, kv::nothing, Budget> const policy{.score = {&rows, cache.lanes()}, .budget = limit};
   kv::host_executor exec;
-  auto [state, plan] = state_and_plan(exec, policy, cache.view());
-  kv::decide(exec, policy, kv::signals{cache.lanes()}, state, plan);
+  auto [state, plan] = decided(exec, kv::signals{cache.lanes()}, policy, cache.view());
   std::vector<ordinals> kept;
   for (int lane = 0; lane < static_cast<int>(rows.size()); ++lane) kept.push_back(listed(plan.keep(), lane));
   return kept;

@@ -3,57 +3,35 @@
 
 #include "reference/methods.hpp"
 #include "support/projection.hpp"
-#include "support/test.hpp"
+#include "support/verbs.hpp"
 
 namespace projected_norm_test {
 
 using namespace kvpolicy_test;
 using kv::norm_of_row;
 
-struct old_plus_twice {
-  float operator()(float old, float now) const { return old + 2 * now; }
-};
-
 /// The first lane whose norms are not the reference's.
 comparison agrees(mock_cache& cache, mock_projection const& by, norm_of_row norm, kv::isa level, int threads = 1) {
   kv::host_executor exec(threads, level);
-  exec.reserve(kv::implementation<kv::ops::projected_norm_t, kv::host>::scratch(cache.model(), cache.options().bound));
+  reserve_for<kv::ops::projected_norm_t>(exec, cache);
   owned_scores out(cache.lanes());
   kv::ops::projected_norm(exec, kv::values_of(cache.view()), by.view(), {norm}, old_plus_twice{}, out.view());
-  for (int i = 0; i < cache.lane_count(); ++i) {
-    kv::lane const one = cache.lane_at(i);
-    auto expected = reference::projected_norms(cache.rows(of::values, one, cache.committed(one)), by.heads_of(one),
-                                               norm == norm_of_row::l1);
-    for (double& each : expected) each = 0.5 + 2 * each;
-    expected.resize(static_cast<std::size_t>(out.stride()), 0.5);
-    comparison const result = compare(out.row(i, out.stride()), expected, by.view().width);
-    if (!result) return result;
-  }
-  return {};
+  return compare_twice(cache, out, by.view().width, [&](int, kv::lane one) {
+    return reference::projected_norms(cache.rows(of::values, one, cache.committed(one)), by.heads_of(one),
+                                      norm == norm_of_row::l1);
+  });
 }
 
-}  // namespace projected_norm_test
-
 TEST_SUITE("ops/projected_norm") {
-  using namespace projected_norm_test;
-
   TEST_CASE("norms are the reference's in every layout and element type of values and projection") {
     holds("projected_norm == reference", [] {
-      mock_options shape = any_mock(6);
-      shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
+      mock_options const shape = any_batch({content::smooth, content::few, content::troubled}, 6);
+      filled_cache cache(shape);
       int const width = *rc::gen::element(1, 2, 5, 16, 17, 32, 33, 130);
-      mock_projection const by(cache.model(), *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), width,
-                               *rc::gen::element(0, 0, 3), shape.seed);
+      mock_projection const by(cache.model(), any_float(), width, *rc::gen::element(0, 0, 3), shape.seed);
       auto const before = cache.save();
       auto const norm = *rc::gen::element(norm_of_row::l1, norm_of_row::l2);
-      for (kv::isa const level : every_isa) {
-        comparison const result = agrees(cache, by, norm, std::min(level, kv::best_isa()), *rc::gen::element(1, 3));
-        RC_LOG() << result;
-        RC_ASSERT(result.same);
-      }
+      agrees_on_every_isa([&](kv::isa level) { return agrees(cache, by, norm, level, *rc::gen::element(1, 3)); });
       RC_ASSERT(cache.save() == before);
     });
   }
@@ -65,15 +43,11 @@ TEST_SUITE("ops/projected_norm") {
                                  .bound = entries,
                                  .element = entries % 2 == 0 ? kv::codec::bf16 : kv::codec::f16};
         mock_cache cache(shape);
-        std::vector<int> every;
-        for (int e = 0; e < entries; ++e) every.push_back(e);
-        cache.put({}, every);
+        cache.put({}, up_to(entries));
         mock_projection const by(cache.model(), kv::codec::f32, 1000, 0, 7);
         for (norm_of_row const norm : {norm_of_row::l1, norm_of_row::l2}) {
-          CAPTURE(entries);
-          CAPTURE(group);
-          comparison const found = agrees(cache, by, norm, kv::best_isa());
-          CHECK_MESSAGE(found.same, found);
+          INFO("entries ", entries, ", group ", group);
+          check_same(agrees(cache, by, norm, kv::best_isa()));
         }
       }
     }
@@ -163,3 +137,5 @@ TEST_SUITE("ops/projected_norm") {
           }).starts_with("here: value_norms.head = 0"));
   }
 }
+
+}  // namespace projected_norm_test

@@ -3,8 +3,6 @@
 
 #include "support/ranks.hpp"
 
-#include "support/test.hpp"
-
 namespace {
 
 using namespace kvpolicy_test;

@@ -2,7 +2,7 @@
 // redundancy and normalise against the reference.
 
 #include "reference/methods.hpp"
-#include "support/test.hpp"
+#include "support/verbs.hpp"
 
 namespace redundancy_test {
 
@@ -55,7 +55,7 @@ reference::row normalised(kv::normalising how, reference::row scores) {
   reference::row const given = scores;
   each([&](double& x) {
     if (how == kv::normalising::rank) {
-      auto const mine = static_cast<std::size_t>(&x - scores.data());
+      auto const mine = as_size(&x - scores.data());
       int worse = 0;
       for (std::size_t e = 0; e < given.size(); ++e) {
         if (given[e] == -reference::infinity) continue;
@@ -71,25 +71,17 @@ reference::row normalised(kv::normalising how, reference::row scores) {
   return scores;
 }
 
-}  // namespace redundancy_test
-
 TEST_SUITE("ops/redundancy") {
-  using namespace redundancy_test;
-
   TEST_CASE("redundancy is the reference's in every layout and element type, whatever is similar") {
     holds("redundancy == reference", [] {
-      mock_options shape = any_mock(6);
-      shape.rows = *rc::gen::element(content::smooth, content::few);
-      RC_LOG() << shape << '\n';
-      mock_cache cache(shape);
-      fill(cache, true);
+      mock_options const shape = any_batch({content::smooth, content::few}, 6);
+      filled_cache cache(shape);
       kv::redundancy_options const how{*rc::gen::element(0.03571f, 0.48713f, 0.94129f),
                                        *rc::gen::element(true, true, false)};
       auto const before = cache.save();
       for (kv::isa const level : every_isa) {
         kv::host_executor exec(*rc::gen::element(1, 3), std::min(level, kv::best_isa()));
-        exec.reserve(
-            kv::implementation<kv::ops::redundancy_t, kv::host>::scratch(cache.model(), cache.options().bound));
+        reserve_for<kv::ops::redundancy_t>(exec, cache);
         owned_scores norms(cache.lanes()), out(cache.lanes());
         std::vector<given_lane> given;
         for (int i = 0; i < cache.lane_count(); ++i) {
@@ -103,9 +95,7 @@ TEST_SUITE("ops/redundancy") {
           given_lane const& lane = given[as_size(i)];
           if (how.spare_newest && lane.margin < 1e-5) continue;  // rounding decides what is similar
           auto const expected = reference::redundancy(lane.keys, static_cast<double>(how.threshold), how.spare_newest);
-          comparison const result = compare(out.row(i, cache.committed(cache.lane_at(i))), expected, 1);
-          RC_LOG() << result;
-          RC_ASSERT(result.same);
+          assert_same(compare(out.row(i, cache.committed(cache.lane_at(i))), expected, 1));
         }
       }
       RC_ASSERT(cache.save() == before);
@@ -114,9 +104,7 @@ TEST_SUITE("ops/redundancy") {
 
   TEST_CASE("a key that is NaN, and one of zeros") {
     mock_cache cache({.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 70});
-    std::vector<int> every;
-    for (int e = 0; e < 70; ++e) every.push_back(e);
-    cache.put({}, every);
+    cache.put({}, up_to(70));
     for (int e = 0; e < 70; ++e) cache.write(of::keys, {}, e, {e == 3 ? 0.0 : 1.0, 0, 0, 0});
     kv::host_executor exec;
     exec.reserve(kv::implementation<kv::ops::redundancy_t, kv::host>::scratch(cache.model(), 70));
@@ -152,21 +140,15 @@ TEST_SUITE("ops/redundancy") {
 }
 
 TEST_SUITE("ops/normalise") {
-  using namespace redundancy_test;
-
   TEST_CASE("scores are the reference's, and those of -inf stay") {
     holds("normalise == reference", [] {
-      int const bound = *rc::gen::element(1, 2, 33, 300, 700);
-      dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
-      std::vector<int> counts;
-      for (int i = 0; i < 6; ++i) counts.push_back(random.chance(50) ? bound : random.below(bound + 1));
-      owned_lanes const lanes(1, 2, 3, bound, counts);
-      owned_scores scores(lanes.view());
-      bool const ties = *rc::gen::arbitrary<bool>();
-      for (float& each : scores.all()) {
-        each = ties ? static_cast<float>(random.below(3)) : static_cast<float>(random.real(10));
-        if (random.chance(10)) each = -reference::infinity;
-      }
+      ragged_scores of(*rc::gen::element(1, 2, 33, 300, 700));
+      auto& scores = of.scores;
+      bool const ties = any_bool();
+      of.draw([&]() -> float {
+        if (of.random.chance(10)) return -std::numeric_limits<float>::infinity();
+        return ties ? static_cast<float>(of.random.below(3)) : static_cast<float>(of.random.real(10));
+      });
       auto const before = scores.all();
       auto const how = *rc::gen::element(kv::normalising::sum, kv::normalising::min_max, kv::normalising::z,
                                          kv::normalising::softmax, kv::normalising::rank);
@@ -175,12 +157,12 @@ TEST_SUITE("ops/normalise") {
       kv::host_executor exec(*rc::gen::element(1, 3));
       kv::ops::normalise(exec, how, scores.view(), blocks);
       for (int i = 0; i < 6; ++i) {
-        auto const count = as_size(counts[as_size(i)]);
+        auto const count = as_size(of.counts[as_size(i)]);
         auto const row = scores.row(i, scores.stride());
         auto const old = before.begin() + static_cast<std::ptrdiff_t>(i) * scores.stride();
         reference::row expected;
-        for (int e = 0; e < counts[as_size(i)];) {
-          int const left = counts[as_size(i)] - e;
+        for (int e = 0; e < of.counts[as_size(i)];) {
+          int const left = of.counts[as_size(i)] - e;
           int const size = e < blocks.begin   ? std::min(left, blocks.begin)
                            : blocks.size == 0 ? left
                                               : std::min(left, blocks.size);
@@ -201,15 +183,12 @@ TEST_SUITE("ops/normalise") {
 
   TEST_CASE("the lanes of a layer are normalised together, and a sample's deviation divides by one less") {
     holds("normalise of layers == reference", [] {
-      int const bound = *rc::gen::element(1, 2, 33, 300), begin = *rc::gen::element(0, 0, 1, 4);
-      int const less = *rc::gen::element(0, 1, 5);
-      dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
-      std::vector<int> counts;
-      for (int i = 0; i < 6; ++i) counts.push_back(random.chance(50) ? bound : random.below(bound + 1));
-      owned_lanes const lanes(1, 2, 3, bound, counts);
-      owned_scores scores(lanes.view());
-      for (float& each : scores.all())
-        each = random.chance(10) ? -std::numeric_limits<float>::infinity() : static_cast<float>(random.real(10));
+      ragged_scores of(*rc::gen::element(1, 2, 33, 300));
+      auto& [bound, random, counts, lanes, scores] = of;
+      int const begin = *rc::gen::element(0, 0, 1, 4), less = *rc::gen::element(0, 1, 5);
+      of.draw([&] {
+        return random.chance(10) ? -std::numeric_limits<float>::infinity() : static_cast<float>(random.real(10));
+      });
       auto const before = scores.all();
       kv::host_executor exec(*rc::gen::element(1, 3));
       kv::ops::normalise(exec, kv::normalising::z, scores.view(), {.begin = begin, .of_layer = true, .less = less});
@@ -272,3 +251,5 @@ TEST_SUITE("ops/normalise") {
           "normalise: scores.decides = 1, but lanes of a layer are normalised together");
   }
 }
+
+}  // namespace redundancy_test

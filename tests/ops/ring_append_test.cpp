@@ -40,8 +40,7 @@ TEST_SUITE("ops/ring_append") {
       for (int forward = 0; forward < forwards; ++forward) {
         fill(cache, true);  // every forward finds other counts: some lanes grew, some were rolled back
         int const rows = std::min(*rc::gen::element(1, 0, 2, 5, 7), shape.bound + 10);
-        mock_queries queries(cache, shape.element, rows, rows + *rc::gen::element(0, 2));
-        fill(queries, cache, content::smooth);
+        filled_queries queries(cache, shape.element, rows, rows + *rc::gen::element(0, 2));
         kv::ops::ring_append(exec, cache.lanes(), queries.view(), ring.view());
         for (int i = 0; i < cache.lane_count(); ++i) {
           auto& list = expected[as_size(i)];

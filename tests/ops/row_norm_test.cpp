@@ -2,15 +2,11 @@
 // row_norm against the reference, for keys and values of every element type and layout.
 
 #include "reference/methods.hpp"
-#include "support/test.hpp"
+#include "support/verbs.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-
-struct old_plus_twice {
-  float operator()(float old, float norm) const { return old + 2 * norm; }
-};
 
 /// Finite elements of any size.
 std::vector<std::byte> any_bytes(std::size_t bytes, kv::codec element) {
@@ -33,27 +29,18 @@ struct just_norm {
 TEST_SUITE("ops/row_norm") {
   TEST_CASE("agrees with the reference for keys and values, and writes only committed entries") {
     holds("row_norm == reference", [] {
-      mock_options shape = any_mock();
-      shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
-      RC_LOG() << shape << '\n';
+      mock_options const shape = any_batch({content::smooth, content::few, content::troubled}, 12);
       filled_cache cache(shape);
       auto const before = cache.save();
-      bool const of_keys = *rc::gen::arbitrary<bool>();
+      of const which = *rc::gen::element(of::keys, of::values);
       kv::host_executor exec(*rc::gen::element(1, 3));
       owned_scores out(cache.lanes());
-      kv::cache const view = cache.view();
-      kv::row_view const rows = of_keys ? kv::row_view(kv::keys_of(view)) : kv::row_view(kv::values_of(view));
-      kv::ops::row_norm(exec, rows, old_plus_twice{}, out.view());
-      for (int i = 0; i < cache.lane_count(); ++i) {
-        kv::lane const this_lane = cache.lane_at(i);
-        auto expected =
-            reference::row_norms(cache.rows(of_keys ? of::keys : of::values, this_lane, cache.committed(this_lane)));
-        for (double& each : expected) each = 0.5 + 2 * each;
-        expected.resize(as_size(out.stride()), 0.5);
-        comparison const result = compare(out.row(i, out.stride()), expected);
-        RC_LOG() << result;
-        RC_ASSERT(result.same);
-      }
+      kv::ops::row_norm(exec, rows_of(cache, which), old_plus_twice{}, out.view());
+      comparison const result = compare_twice(cache, out, 0, [&](int, kv::lane one) {
+        return reference::row_norms(cache.rows(which, one, cache.committed(one)));
+      });
+      RC_LOG() << result;
+      RC_ASSERT(result.same);
       RC_ASSERT(cache.save() == before);
     });
   }
@@ -81,8 +68,7 @@ TEST_SUITE("ops/row_norm") {
         double const exact = kv::detail::wide_square_sum(element, row.data(), bytes, dims);
         CHECK(expected == doctest::Approx(exact).epsilon(2e-7));
         for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
-          CAPTURE(static_cast<int>(simd_level));
-          CAPTURE(dims);
+          INFO("simd_level ", static_cast<int>(simd_level), ", dims ", dims);
           std::byte const* const rows[] = {row.data(), row.data()};
           double found[2] = {};
           kv::detail::norms_of_isa[std::min(simd_level, kv::best_isa())].of(element)(rows, rows, 2, dims, found);
@@ -102,8 +88,7 @@ TEST_SUITE("ops/row_norm") {
       for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
         auto const sums = kv::detail::norms_of_isa[std::min(simd_level, kv::best_isa())].of(element);
         for (int count = 1; count <= 19; ++count) {
-          CAPTURE(static_cast<int>(simd_level));
-          CAPTURE(count);
+          INFO("simd_level ", static_cast<int>(simd_level), ", count ", count);
           std::vector<double> found(20, -1);
           sums(rows, rows + 1, count, 70, found.data());
           for (int r = 0; r < count; ++r)

@@ -2,10 +2,8 @@
 // span_attention against the reference.
 
 #include "reference/leverage.hpp"
-#include "reference/spans.hpp"
 #include "support/given_logits.hpp"
 #include "support/spans.hpp"
-#include "support/test.hpp"
 
 namespace span_attention_test {
 
@@ -45,29 +43,19 @@ comparison agrees(spans_case& of, given_logits const& logits, kv::entry_chunks c
   return {};
 }
 
-}  // namespace span_attention_test
-
 TEST_SUITE("ops/span_attention") {
-  using namespace span_attention_test;
-
   TEST_CASE("the most attention is the reference's, in every layout, element type and kind of logits") {
     holds("span_attention == reference", [] {
-      mock_options shape = any_mock(6);
-      shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
-      RC_LOG() << shape << '\n';
+      mock_options const shape = any_batch({content::smooth, content::few, content::troubled}, 6);
       int const rows = *rc::gen::element(0, 1, 2, 5, 9, 33);
-      spans_case of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
-                    rows + *rc::gen::element(0, 0, 4));
-      auto const any = [] { return *rc::gen::arbitrary<bool>(); };
-      of.draw(*rc::gen::element(1, 3, 17, 100), *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16),
-              any());
+      spans_case of(shape, any_float(), rows, rows + *rc::gen::element(0, 0, 4));
+      auto const any = [] { return any_bool(); };
+      of.draw(*rc::gen::element(1, 3, 17, 100), any_float(), any());
       given_logits const logits(of.cache.random(), shape.model, any(), any(), any());
       int const sinks = *rc::gen::element(0, 1, 4, 100);
       auto const before = of.cache.save();
       for (kv::isa const level : every_isa) {
-        comparison const result = agrees(of, logits, sinks, std::min(level, kv::best_isa()), *rc::gen::element(1, 3));
-        RC_LOG() << result;
-        RC_ASSERT(result.same);
+        assert_same(agrees(of, logits, sinks, std::min(level, kv::best_isa()), *rc::gen::element(1, 3)));
       }
       RC_ASSERT(of.cache.save() == before);
     });
@@ -89,12 +77,8 @@ TEST_SUITE("ops/span_attention") {
               of.set(0, r, r < rows ? 5 : entries, r < rows ? 5 + entries : entries + 7);
             if (own) of.draw_keys(kv::codec::f32);
             given_logits const logits(of.cache.random(), shape.model, false, false, false);
-            CAPTURE(group);
-            CAPTURE(entries);
-            CAPTURE(rows);
-            CAPTURE(own);
-            comparison const found = agrees(of, logits, 4, kv::best_isa());
-            CHECK_MESSAGE(found.same, found);
+            INFO("group ", group, ", entries ", entries, ", rows ", rows, ", own ", own);
+            check_same(agrees(of, logits, 4, kv::best_isa()));
           }
         }
       }
@@ -110,8 +94,7 @@ TEST_SUITE("ops/span_attention") {
       for (int r = 0; r < 20; ++r) of.set(0, r, 0, entries);
       of.draw_keys(kv::codec::f16);
       given_logits const logits(of.cache.random(), shape.model, false, false, true);
-      comparison const found = agrees(of, logits, 4, kv::best_isa());
-      CHECK_MESSAGE(found.same, found);
+      check_same(agrees(of, logits, 4, kv::best_isa()));
     }
   }
 
@@ -124,8 +107,7 @@ TEST_SUITE("ops/span_attention") {
     comparison const chunk = agrees(of, logits, 4, kv::best_isa());  // spans of 0 entries
     CHECK_MESSAGE(chunk.same, chunk);
     for (int r = 0; r < 1500; ++r) of.set(0, r, 0, 3);
-    comparison const all = agrees(of, logits, 4, kv::best_isa());
-    CHECK_MESSAGE(all.same, all);
+    check_same(agrees(of, logits, 4, kv::best_isa()));
     kv::host_executor exec;
     auto const said = of.attention(exec, kv::keys_of(of.cache.view()), 4);
     of.say_spans(false);
@@ -134,21 +116,17 @@ TEST_SUITE("ops/span_attention") {
 
   TEST_CASE("attention in chunks of entries is the reference's") {
     holds("span_attention in chunks == reference", [] {
-      mock_options shape = any_mock(6);
-      shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
-      RC_LOG() << shape << '\n';
+      mock_options const shape = any_batch({content::smooth, content::few, content::troubled}, 6);
       int const rows = *rc::gen::element(0, 1, 9, 33, 50);
-      spans_case of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows, rows);
-      auto const any = [] { return *rc::gen::arbitrary<bool>(); };
+      spans_case of(shape, any_float(), rows, rows);
+      auto const any = [] { return any_bool(); };
       given_logits const logits(of.cache.random(), shape.model, any(), any(), any());
       kv::entry_chunks const chunks{*rc::gen::element(1, 2, 7, 16, 33, 1000), *rc::gen::element(0, 1, 5, 60),
                                     *rc::gen::element(0, 1, 5, 60), any()};
       RC_LOG() << rows << " rows, chunks of " << chunks.size << " from " << chunks.first << " to " << chunks.last
                << (chunks.padded ? ", padded\n" : "\n");
       for (kv::isa const level : every_isa) {
-        comparison const result = agrees(of, logits, chunks, std::min(level, kv::best_isa()));
-        RC_LOG() << result;
-        RC_ASSERT(result.same);
+        assert_same(agrees(of, logits, chunks, std::min(level, kv::best_isa())));
       }
     });
   }
@@ -163,12 +141,9 @@ TEST_SUITE("ops/span_attention") {
           spans_case of(shape, kv::codec::bf16, entries, entries);
           of.cache.put({}, up_to(entries));
           given_logits const logits(of.cache.random(), shape.model, false, false, false);
-          CAPTURE(group);
-          CAPTURE(entries);
-          CAPTURE(dims);
+          INFO("group ", group, ", entries ", entries, ", dims ", dims);
           for (bool const padded : {false, true}) {
-            comparison const found = agrees(of, logits, {256, 8, 4, padded}, kv::best_isa());
-            CHECK_MESSAGE(found.same, found);
+            check_same(agrees(of, logits, {256, 8, 4, padded}, kv::best_isa()));
           }
         }
       }
@@ -213,3 +188,5 @@ TEST_SUITE("ops/span_attention") {
     for (float const each : out.all()) CHECK(each == 0.5f);
   }
 }
+
+}  // namespace span_attention_test

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Budgets that look: shares that a decision allots before it picks.
 #include "support/kept_lists.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
@@ -68,9 +68,7 @@ struct even_layers {
   template <class Policy>
   std::pair<std::vector<int>, std::vector<int>> kept(Policy const& policy) {
     kv::cache const view = cache.view();
-    auto const state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
-    kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{view.lanes, kv::keys_of(view)}, policy, view);
     std::pair<std::vector<int>, std::vector<int>> found;
     for (int i = 0; i < view.lanes.size(); ++i) {
       found.first.push_back(static_cast<int>(listed(plan.keep(), i).size()));
@@ -244,13 +242,15 @@ TEST_SUITE("parts/allot") {
     auto const ratio = known.parse("knorm | budget(ratio=0.75, by=importance, table=profile, least=3, cap=2.5)");
     CHECK(lanes.kept(ratio) == lanes.kept(typed));
     auto const refused = [&](char const* text) { return error_of([&] { (void)known.parse(text); }); };
-    CHECK(refused("knorm | budget(16, by=importance, table=other)") ==
-          "parse: column 41 = other, but a table is given to the registry by its name");
-    CHECK(refused("knorm | budget(16, by=importance, table=profile, cap=0.5)") ==
-          "parse: column 9: budget.cap = 0.5, but a layer may keep cap times the average, cap >= 1");
-    CHECK(refused("knorm | budget(16, least=3)") == "parse: column 20 = least, but only by=importance has it");
-    CHECK(refused("knorm | reduce_lanes(token, max) | budget(16, by=importance, table=profile)") ==
-          "parse: column 50 = importance, but layers that decide together have one budget");
+    says(refused, "parse: ")({
+        {"knorm | budget(16, by=importance, table=other)",
+         "column 41 = other, but a table is given to the registry by its name"},
+        {"knorm | budget(16, by=importance, table=profile, cap=0.5)",
+         "column 9: budget.cap = 0.5, but a layer may keep cap times the average, cap >= 1"},
+        {"knorm | budget(16, least=3)", "column 20 = least, but only by=importance has it"},
+        {"knorm | reduce_lanes(token, max) | budget(16, by=importance, table=profile)",
+         "column 50 = importance, but layers that decide together have one budget"},
+    });
   }
 
   TEST_CASE("layers that are compared decide at once") {
@@ -259,8 +259,7 @@ TEST_SUITE("parts/allot") {
     kv::eviction const policy{.score = kv::knorm{},
                               .budget = kv::proportional<kv::table_of_layers>{{{weights.data(), 0, 1, 0}}, 8, 2, 3}};
     kv::cache const view = lanes.cache.view();
-    auto const state = kv::make_state(lanes.exec, policy, view);
-    auto plan = kv::make_plan(lanes.exec, policy, view);
+    auto [state, plan] = state_and_plan(lanes.exec, policy, view);
     kv::signals const in{view.lanes.layers_only(0, 1), kv::keys_of(view)};
     CHECK(error_of([&] { kv::decide(lanes.exec, policy, in, state, plan); }) ==
           "decide: signals.lanes.layers = 1, but all 2 layers share this budget");
@@ -350,7 +349,7 @@ TEST_SUITE("parts/allot") {
       int const bound = *rc::gen::inRange(1, 50);
       int const tokens = *rc::gen::inRange(0, bound + 2);
       double const floor = *rc::gen::element(0.0, 0.2, 0.5, 1.0);
-      bool const all_layers = *rc::gen::arbitrary<bool>();
+      bool const all_layers = any_bool();
       even_layers lanes(3, 2, bound, {bound, bound, bound});
       dice random(*rc::gen::inRange<std::uint64_t>(1, 1000));
       for (int i = 0; i < lanes.cache.lane_count(); ++i) {
@@ -363,9 +362,7 @@ TEST_SUITE("parts/allot") {
                                 .budget = kv::shared_out<kv::pooled_share>{tokens, {scope, floor}}};
       auto const counts = [&](auto const& pooled) {
         kv::cache const view = lanes.cache.view();
-        auto const state = kv::make_state(lanes.exec, pooled, view);
-        auto plan = kv::make_plan(lanes.exec, pooled, view);
-        kv::decide(lanes.exec, pooled, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+        auto [state, plan] = decided(lanes.exec, kv::signals{view.lanes, kv::keys_of(view)}, pooled, view);
         std::vector<int> found;
         for (int i = 0; i < view.lanes.size(); ++i) found.push_back(static_cast<int>(listed(plan.keep(), i).size()));
         return found;
@@ -488,9 +485,7 @@ TEST_SUITE("parts/allot") {
       kv::cache view = kv::contiguous_cache(keys.data(), values.data(), {layers, heads, heads, 1}, bound, count.data(),
                                             position.data());
       auto const policy = kv::parse("knorm | budget(" + std::to_string(tokens) + ", by=" + by + ")");
-      auto const state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
-      kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+      auto [state, plan] = decided(exec, kv::signals{view.lanes, kv::keys_of(view)}, policy, view);
       std::int64_t sum = 0, least = 0;
       bool const of_lanes = by.starts_with("pool"), of_ranks = by == "ranks";
       for (int i = 0; i < view.lanes.size(); ++i) {
@@ -549,9 +544,7 @@ TEST_SUITE("parts/allot") {
           kv::parse("knorm | budget(" + std::to_string(*rc::gen::inRange(0, bound)) + ", by=" + by + ")");
       kv::host_executor exec(*rc::gen::element(1, 3));
       kv::cache view = cache.view();
-      auto const held = kv::make_state(exec, policy, view);
-      auto at_once = kv::make_plan(exec, policy, view);
-      kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, held, at_once);
+      auto [held, at_once] = decided(exec, kv::signals{view.lanes, kv::keys_of(view)}, policy, view);
       std::vector<int> expected;
       for (int i = 0; i < view.lanes.size(); ++i)
         expected.push_back(static_cast<int>(listed(at_once.keep(), i).size()));
@@ -571,19 +564,20 @@ TEST_SUITE("parts/allot") {
     CHECK(kv::to_string(policy) == "knorm | budget(8, by=front_loaded, extra=3)");
     CHECK(lanes.kept(policy).second == std::vector<int>{11, 5});
     auto const refused = [&](char const* text) { return error_of([&] { (void)known.parse(text); }); };
-    CHECK(refused("knorm | budget(8, by=nothing)") ==
-          "parse: column 22 = nothing, but a budget is shared out by fixed, ramp, table, importance, seen, hits, pool, "
-          "moments, ranks, depth, variance, table_power and front_loaded");
-    CHECK(refused("knorm | budget(8, by=hits, extra=3)") ==
-          "parse: column 28 = extra, but budget has the fields tokens, ratio, bytes, scope, floor, rounding, by, beta, "
-          "rule, "
-          "table, floor_tokens, least, cap, held and block");
-    CHECK(refused("knorm | budget(8, by=front_loaded, extra=-3)") ==
-          "parse: column 9: front_loaded.extra = -3, but a count cannot be negative");
-    CHECK(refused("knorm | budget(8, by=hits, scope=layer)") ==
-          "parse: column 9: budget.scope = layer, but only lanes that share with nobody have shares that differ");
-    CHECK(refused("knorm | reduce_lanes(token, max) | budget(8, by=hits)") ==
-          "parse: column 49 = hits, but layers that decide together have one budget");
+    says(refused, "parse: ")({
+        {"knorm | budget(8, by=nothing)",
+         "column 22 = nothing, but a budget is shared out by fixed, ramp, table, importance, seen, hits, pool, "
+         "moments, ranks, depth, variance, table_power and front_loaded"},
+        {"knorm | budget(8, by=hits, extra=3)",
+         "column 28 = extra, but budget has the fields tokens, ratio, bytes, scope, floor, rounding, by, beta, rule, "
+         "table, floor_tokens, least, cap, held and block"},
+        {"knorm | budget(8, by=front_loaded, extra=-3)",
+         "column 9: front_loaded.extra = -3, but a count cannot be negative"},
+        {"knorm | budget(8, by=hits, scope=layer)",
+         "column 9: budget.scope = layer, but only lanes that share with nobody have shares that differ"},
+        {"knorm | reduce_lanes(token, max) | budget(8, by=hits)",
+         "column 49 = hits, but layers that decide together have one budget"},
+    });
     CHECK(error_of([] { kv::shipped().add(kv::hits{}); }) ==
           "registry: name = hits, but there is a budget's share of that name");
     kv::eviction const by_threshold{

@@ -2,7 +2,6 @@
 // Budgets: how many entries survive, who shares them, what is refused, and that one chosen at run time is the same.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -52,8 +52,7 @@ TEST_SUITE("parts/layers_one_by_one") {
       auto [whole_state, whole_plan] = state_and_plan(exec, at_once, whole.cache.view());
       kv::cache all = whole.cache.view();
       kv::signals const shown{all.lanes, kv::keys_of(all), kv::queries{whole.queries.view()}};
-      kv::observe(exec, at_once, shown, whole_state);
-      kv::decide(exec, at_once, shown, whole_state, whole_plan);
+      observe_and_decide(exec, at_once, shown, whole_state, whole_plan);
       kv::apply(exec, kv::compact{}, whole_plan, all, whole_state);
 
       auto const one_by_one = policy_of(tokens, by.one_by_one(layers));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protections by the prompt and by the classes of tokens.
 #include "support/kept_lists.hpp"
-#include "support/test.hpp"
 
 namespace marked_test {
 

@@ -5,7 +5,6 @@
 #include <kvpolicy/io/write_safetensors.hpp>
 
 #include "io/temporary_folder.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -2,7 +2,6 @@
 // Protections: what each keeps, what is refused, and that one chosen at run time keeps the same.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 namespace {
 

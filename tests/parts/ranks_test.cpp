@@ -52,9 +52,7 @@ template <class Executor, class Policy>
 std::pair<std::vector<int>, std::vector<int>> allotted(Policy const& policy, mock_cache& cache) {
   Executor exec;
   kv::cache const view = cache.view();
-  auto const state = kv::make_state(exec, policy, view);
-  auto plan = kv::make_plan(exec, policy, view);
-  kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+  auto [state, plan] = decided(exec, kv::signals{view.lanes, kv::keys_of(view)}, policy, view);
   if constexpr (requires { exec.check(); }) exec.check();
   std::pair<std::vector<int>, std::vector<int>> made;
   for (int i = 0; i < view.lanes.size(); ++i) {
@@ -64,18 +62,14 @@ std::pair<std::vector<int>, std::vector<int>> allotted(Policy const& policy, moc
   return made;
 }
 
-}  // namespace ranks_test
-
 TEST_SUITE("parts/ranks") {
-  using namespace ranks_test;
-
   TEST_CASE("a layer's share is how many of its ranks are among the best of all layers") {
     holds("any norms in lanes of any lengths", 100, [] {
       int const sequences = *rc::gen::element(1, 2), layers = *rc::gen::inRange(1, 6);
       int const heads = *rc::gen::element(1, 2, 3), bound = *rc::gen::inRange(1, 40);
       int const tokens = *rc::gen::inRange(0, bound + 2);
-      bool const ragged = *rc::gen::arbitrary<bool>(), first_layer = *rc::gen::arbitrary<bool>();
-      bool const by_ratio = *rc::gen::arbitrary<bool>();
+      bool const ragged = any_bool(), first_layer = any_bool();
+      bool const by_ratio = any_bool();
       double const ratio = *rc::gen::element(0.25, 0.5, 0.75);
       int const values = *rc::gen::element(4, 64);
       dice random(*rc::gen::inRange<std::uint64_t>(1, 1000));
@@ -143,8 +137,7 @@ TEST_SUITE("parts/ranks") {
     kv::signals const in{view.lanes, kv::keys_of(view)};
     CHECK(allocations_in([&] { kv::decide(exec, policy(2), in, held, own); }) == 0);
     kv::eviction const other{.score = kv::knorm{}, .budget = kv::shared_out<kv::hits>{.tokens = 3}};
-    auto const state = kv::make_state(exec, other, view);
-    auto plan = kv::make_plan(exec, other, view);
+    auto [state, plan] = state_and_plan(exec, other, view);
     CHECK(error_of([&] { kv::decide(exec, policy(0), in, state, plan); }) ==
           "decide: plan = without the spare rows that this policy needs, but make_plan makes it for the policy that "
           "decides");
@@ -152,3 +145,5 @@ TEST_SUITE("parts/ranks") {
     CHECK(bytes(policy(0)) == bytes(other) + 2 * 6 * sizeof(float));
   }
 }
+
+}  // namespace ranks_test

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // table_power: shares of layers by a table to a power, which the lanes of a layer share; and epi_cache.
 
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace table_power_test {
 
@@ -73,9 +73,7 @@ void pools_by_powers() {
   kv::eviction const policy{.score = kv::knorm{}, .budget = kv::shared_out{.tokens = tokens, .by = by}};
   kv::host_executor exec(*rc::gen::element(1, 3));
   kv::cache const view = cache.view();
-  auto const state = kv::make_state(exec, policy, view);
-  auto plan = kv::make_plan(exec, policy, view);
-  kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+  auto [state, plan] = decided(exec, kv::signals{view.lanes, kv::keys_of(view)}, policy, view);
   auto const shares = shares_of(weights, floor, std::int64_t{heads} * tokens, held);
   for (int l = 0; l < layers; ++l) {
     std::vector<std::tuple<double, int, int>> order;
@@ -102,11 +100,7 @@ void pools_by_powers() {
   }
 }
 
-}  // namespace table_power_test
-
 TEST_SUITE("parts/table_power") {
-  using namespace table_power_test;
-
   TEST_CASE("layers share by powers of a table, and the lanes of a layer keep their best ones") {
     holds("any tables", 200, pools_by_powers);
   }
@@ -130,20 +124,20 @@ TEST_SUITE("parts/table_power") {
           "floor=0.25) | when(chunk)");
     CHECK(known.parse(kv::to_string(system)) == system);
     auto const error = [&](char const* spec) { return error_of([&] { (void)known.parse(spec); }); };
-    CHECK(error("knorm | budget(16, by=table_power, table=other)") ==
-          "parse: column 42 = other, but a table is given to the registry by its name");
-    CHECK(error("epi_cache(table=other) | budget(16)") ==
-          "parse: column 17 = other, but a table is given to the registry by its name");
-    CHECK(error("epi_cache(floor=1.5) | budget(16)") ==
-          "parse: column 1: epi_cache.floor = 1.5, but a part of the average, 0 to 1");
-    CHECK(error("knorm | budget(16, by=table_power, table=drift, floor=-1)") ==
-          "parse: column 9: table_power.floor = -1, but a part of the average, 0 to 1");
-    CHECK(error("knorm | budget(16, by=table_power, table=drift, scope=global)") ==
-          "parse: column 55 = global, but with these shares the lanes of a layer have one budget");
-    CHECK(error("knorm | budget(16, by=table_power, table=drift, scope=lane)") ==
-          "parse: column 55 = lane, but with these shares the lanes of a layer have one budget");
-    CHECK(error("epi_cache | budget(16, scope=lane)") ==
-          "parse: column 30 = lane, but with these shares the lanes of a layer have one budget");
+    says(error, "parse: ")({
+        {"knorm | budget(16, by=table_power, table=other)",
+         "column 42 = other, but a table is given to the registry by its name"},
+        {"epi_cache(table=other) | budget(16)", "column 17 = other, but a table is given to the registry by its name"},
+        {"epi_cache(floor=1.5) | budget(16)", "column 1: epi_cache.floor = 1.5, but a part of the average, 0 to 1"},
+        {"knorm | budget(16, by=table_power, table=drift, floor=-1)",
+         "column 9: table_power.floor = -1, but a part of the average, 0 to 1"},
+        {"knorm | budget(16, by=table_power, table=drift, scope=global)",
+         "column 55 = global, but with these shares the lanes of a layer have one budget"},
+        {"knorm | budget(16, by=table_power, table=drift, scope=lane)",
+         "column 55 = lane, but with these shares the lanes of a layer have one budget"},
+        {"epi_cache | budget(16, scope=lane)",
+         "column 30 = lane, but with these shares the lanes of a layer have one budget"},
+    });
     CHECK(known.parse("knorm | budget(16, by=table_power, table=drift, power=1.1, floor=0.25, scope=layer)") == named);
     CHECK(error("epi_cache | budget(16, scope=global)") ==
           "parse: column 30 = global, but epi_cache has shares that differ, so lanes share with nobody");
@@ -151,3 +145,5 @@ TEST_SUITE("parts/table_power") {
           "parse: column 13 = unlimited, but epi_cache shares out a budget of tokens, of a ratio or of bytes");
   }
 }
+
+}  // namespace table_power_test

@@ -97,9 +97,7 @@ TEST_SUITE("parts/visit_protected") {
     kv::cache const view = cache.view();
     kv::host_executor exec;
     auto const nan_scores = [&](auto const& policy) {
-      auto const state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
-      kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+      auto [state, plan] = decided(exec, kv::signals{view.lanes, kv::keys_of(view)}, policy, view);
       std::vector<int> const kept = listed(plan.keep(), 0);
       for (int e = 5; e < 10; ++e) CHECK(std::find(kept.begin(), kept.end(), e) != kept.end());
       return plan.report().nan_scores;

@@ -2,9 +2,7 @@
 // H2O with the probabilities that an engine has computed itself, against sums in double precision.
 
 #include "laws/refusal.hpp"
-#include "reference/attention.hpp"
 #include "reference/heavy_hitters.hpp"
-#include "support/test.hpp"
 
 namespace probabilities_test {
 
@@ -67,10 +65,10 @@ void sums_as_the_reference() {
   how.bound = *rc::gen::element(31, 32, 33, 70);
   how.where = *rc::gen::element(kv::locating::identity, kv::locating::slot_map);
   how.shared_table = false;
-  how.seed = *rc::gen::inRange<std::uint64_t>(0, 1u << 20);
-  auto const element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  how.seed = any_seed();
+  auto const element = any_float();
   auto const group = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
-  bool const by_name = *rc::gen::arbitrary<bool>();
+  bool const by_name = any_bool();
   int const budget = *rc::gen::inRange(0, how.bound + 1);
   mock_cache cache(how);
   kv::cache view = cache.view();
@@ -123,10 +121,6 @@ void sums_as_the_reference() {
   }
 }
 
-}  // namespace probabilities_test
-
-using namespace probabilities_test;
-
 TEST_SUITE("recorders/attention_probabilities") {
   TEST_CASE("masses are the sums of the given probabilities, through prefill, decode and compaction") {
     holds("masses and keep sets", 150, sums_as_the_reference);
@@ -137,8 +131,7 @@ TEST_SUITE("recorders/attention_probabilities") {
     for (int i = 0; i < cache.lane_count(); ++i) {
       cache.put(cache.lane_at(i), up_to(33));
     }
-    mock_queries queries(cache, kv::codec::f32, 5, 5);
-    fill_current(queries, cache, content::smooth);
+    current_queries queries(cache, kv::codec::f32, 5, 5);
     for (int r = 0; r < 5; ++r) queries.set_position(0, r, 28 + r);
     forward now(cache.model(), kv::codec::f32, 1, 5, 40);
     for (int r = 0; r < 5; ++r) now.positions[as_size(r)] = 28 + r;
@@ -235,3 +228,5 @@ TEST_SUITE("recorders/attention_probabilities") {
     });
   }
 }
+
+}  // namespace probabilities_test

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frozen scores: a scorer runs when the policy observes, and its numbers move with their entries.
 #include "support/kept_lists.hpp"
-#include "support/test.hpp"
 
 namespace freeze_test {
 

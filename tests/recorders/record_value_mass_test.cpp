@@ -14,8 +14,7 @@ std::vector<float> sums_of(Executor& exec, mock_cache& cache, mock_queries const
   kv::cache const view = cache.view();
   auto [state, plan] = state_and_plan(exec, policy, view);
   kv::signals const in{view.lanes, kv::keys_of(view), kv::values_of(view), kv::queries{rows.view()}};
-  kv::observe(exec, policy, in, state);
-  kv::decide(exec, policy, in, state, plan);
+  observe_and_decide(exec, policy, in, state, plan);
   if constexpr (requires { exec.check(); }) exec.check();
   std::vector<float> made;
   for (int i = 0; i < cache.lane_count(); ++i) {
@@ -39,8 +38,7 @@ TEST_SUITE("recorders/record_value_mass") {
       for (int i = 0; i < cache.lane_count(); ++i) {
         for (int e = 0; e < cache.count(cache.lane_at(i)); ++e) cache.write(of::values, cache.lane_at(i), e, value);
       }
-      mock_queries rows(cache, kv::codec::f32, *rc::gen::inRange(1, 6), 5);
-      fill_current(rows, cache, content::smooth);
+      current_queries rows(cache, kv::codec::f32, *rc::gen::inRange(1, 6), 5);
       kv::host_executor host(*rc::gen::element(1, 3));
       device_executor device(launch_numbers{}, shape.seed);
       auto const expected = sums_of<kv::received_attention>(host, cache, rows);

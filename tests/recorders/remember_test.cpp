@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The query memory against the reference: what each turn leaves in it, and what outlives a request.
 
-#include "reference/intent_kv.hpp"
-#include "support/test.hpp"
 #include "support/turn_rows.hpp"
 
 namespace {
@@ -75,10 +73,10 @@ std::vector<int> from(int first, int count) {
 /// Several turns of two sequences, of which one may have none: on one thread, on three, and layer by layer.
 void remembers_as_the_reference() {
   kv::shape const model = any_model();
-  kv::codec const element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  kv::codec const element = any_float();
   int const capacity = *rc::gen::element(1, 31, 32, 33, 40);
   kv::record_query_memory const how{.keep = *rc::gen::element(0.60653066f, 0.0f, 1.0f),
-                                    .normalize_encoding = *rc::gen::arbitrary<bool>(),
+                                    .normalize_encoding = any_bool(),
                                     .tail = *rc::gen::element(32, 1, 5)};
   dice random(*rc::gen::inRange<std::uint64_t>(1, 1u << 20));
   RC_LOG() << model.layers << " layers, " << model.query_heads << "/" << model.kv_heads << ", D " << model.head_dim

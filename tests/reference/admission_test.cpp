@@ -2,10 +2,8 @@
 // The reference of admission and selection against numbers worked out apart from it, and against other ways to say the
 // same: the gates, the vertical slash, the two caches of a lane, DuoAttention's table, Quest's pages.
 
-#include "basics.hpp"
 #include "dual_cache.hpp"
 #include "pages.hpp"
-#include "selection.hpp"
 #include "support/test.hpp"
 #include "write_gate.hpp"
 

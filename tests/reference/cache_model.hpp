@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
-#include <cstddef>
 #include <set>
-#include <vector>
 
 #include "attention.hpp"
 #include "basics.hpp"

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the reference behaves where quick code goes wrong: nothing visible, NaN, ties, too many forced entries.
 
-#include "attention.hpp"
-#include "basics.hpp"
 #include "cache_model.hpp"
 #include "heavy_hitters.hpp"
 #include "methods.hpp"
-#include "pooling.hpp"
 #include "rope.hpp"
-#include "selection.hpp"
 #include "support/test.hpp"
 
 namespace reference = kvpolicy_reference;

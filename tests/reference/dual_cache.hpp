@@ -2,11 +2,6 @@
 // Admission written out: who is admitted, what a query sees, and the two caches of a lane.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <vector>
-
 #include "attention.hpp"
 #include "basics.hpp"
 #include "methods.hpp"

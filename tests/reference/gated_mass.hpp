@@ -3,11 +3,6 @@
 // those that are admitted.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <vector>
-
 #include "basics.hpp"
 #include "selection.hpp"
 

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <vector>
-
 #include "attention.hpp"
 #include "basics.hpp"
 #include "selection.hpp"

@@ -3,8 +3,6 @@
 
 #include "intent_kv.hpp"
 
-#include "attention.hpp"
-#include "basics.hpp"
 #include "support/test.hpp"
 
 namespace reference = kvpolicy_reference;

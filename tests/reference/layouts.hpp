@@ -2,10 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <set>
-#include <vector>
 
 #include "basics.hpp"
 

@@ -2,9 +2,6 @@
 // Moments of queries, and what Expected Attention makes of them.
 #pragma once
 
-#include <cmath>
-#include <cstddef>
-
 #include "basics.hpp"
 #include "rope.hpp"
 

@@ -2,11 +2,6 @@
 // Quest written out: bounds of pages, and which pages a query reads.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <vector>
-
 #include "basics.hpp"
 #include "selection.hpp"
 

@@ -2,12 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <functional>
 #include <map>
 #include <optional>
 #include <set>
-#include <vector>
 
 #include "basics.hpp"
 

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference against numbers worked out by hand and checked apart from it. Rows are compared to the digits printed.
 
-#include "attention.hpp"
-#include "basics.hpp"
 #include "heavy_hitters.hpp"
 #include "methods.hpp"
-#include "pooling.hpp"
 #include "rope.hpp"
-#include "selection.hpp"
 #include "support/test.hpp"
 
 namespace reference = kvpolicy_reference;

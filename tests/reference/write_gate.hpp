@@ -2,10 +2,6 @@
 // The gates of WG-KV and TRIM-KV written out: what a token is worth, from its keys or its hidden row.
 #pragma once
 
-#include <cmath>
-#include <cstddef>
-#include <vector>
-
 #include "basics.hpp"
 #include "intent_kv.hpp"
 

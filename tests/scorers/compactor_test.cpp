@@ -3,7 +3,6 @@
 // sketches that a registry knows.
 
 #include "support/method.hpp"
-#include "support/test.hpp"
 
 namespace compactor_test {
 
@@ -53,11 +52,7 @@ std::vector<float> blended(double part) {
 
 constexpr kv::compactor by_budget{.sinks = 2, .recent = 1, .chunk = 6};
 
-}  // namespace compactor_test
-
 TEST_SUITE("scorers/compactor") {
-  using namespace compactor_test;
-
   TEST_CASE("leverages weigh as much as the part that is dropped") {
     for (int const kept : {0, 5, 19}) {
       auto const expected = blended(1 - kept / 20.0);
@@ -126,3 +121,5 @@ TEST_SUITE("scorers/compactor") {
     CHECK_FALSE(kv::detail::facts_of(kv::compactor{.blend = 0.5}).reads_budget);
   }
 }
+
+}  // namespace compactor_test

@@ -2,7 +2,7 @@
 // DefensiveKV: worked numbers, who is put first, lanes that share the budget, and its specs.
 
 #include "reference/pooled_attention.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
@@ -214,14 +214,12 @@ TEST_SUITE("scorers/defensive_kv") {
     }
     CHECK(kv::detail::listed_names(kv::parse("defensive_kv | budget(9)").needs()) ==
           "queries, keys, value_norms or values, value_norms or output_projection");
-    auto const refuses = [](char const* spec, std::string const& error) {
-      CHECK_THROWS_WITH_AS((void)kv::parse(spec), error.c_str(), kv::invalid_argument);
-    };
-    refuses("defensive_kv | at_least(0.5)", "parse: column 1 = defensive_kv, but at_least has no places");
-    refuses("defensive_kv | pooled(avg:3)",
-            "parse: column 16: pooled.score_of = defensive_kv(window=32, pool=avg:5, cover=0.9, bias=window, "
-            "norm_axis=heads), but it puts entries first and has the scores of the others, and no stage may be around "
-            "it");
+    says(parse_error, "parse: ")({
+        {"defensive_kv | at_least(0.5)", "column 1 = defensive_kv, but at_least has no places"},
+        {"defensive_kv | pooled(avg:3)",
+         "column 16: pooled.score_of = defensive_kv(window=32, pool=avg:5, cover=0.9, bias=window, norm_axis=heads), "
+         "but it puts entries first and has the scores of the others, and no stage may be around it"},
+    });
   }
 }
 

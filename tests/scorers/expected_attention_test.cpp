@@ -2,10 +2,8 @@
 // Expected Attention of a prompt's rows, of a profile, by name and on a device; AdaEA's margin as an admission.
 
 #include "reference/methods.hpp"
-#include "reference/moments.hpp"
 #include "support/device.hpp"
 #include "support/method.hpp"
-#include "support/test.hpp"
 
 namespace expected_attention_test {
 
@@ -60,8 +58,8 @@ template <class Executor, class Score, class... Signals>
 std::vector<float> scores_of(Executor& exec, prompt& of, Score const& score, Signals const&... more) {
   kv::cache cache = of.cache();
   kv::eviction const policy{.score = score, .budget = kv::per_lane{1}};
-  auto [state, plan] = state_and_plan(exec, policy, cache);
-  kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), more...}, state, plan);
+  auto [state, plan] =
+      decided(exec, kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), more...}, policy, cache);
   if constexpr (requires { exec.check(); }) exec.check();
   std::vector<float> made;
   for (int s = 0; s < 4; ++s) {
@@ -101,11 +99,7 @@ reference::row expected_scores(prompt const& of, kv::expected_attention const& h
   return made;
 }
 
-}  // namespace expected_attention_test
-
 TEST_SUITE("scorers/expected_attention") {
-  using namespace expected_attention_test;
-
   TEST_CASE("the worked numbers") {
     float const keys[] = {1, 0, 0, 2, -1, 1}, values[] = {1, 0, 0, 1, 2, 0}, mean[] = {1, 0},
                 square[] = {0.5f, 0, 0, 0.1f};
@@ -143,23 +137,21 @@ TEST_SUITE("scorers/expected_attention") {
   TEST_CASE("a prompt's rows give the reference's scores, by name and on a device, too") {
     holds("expected_attention == reference", 60, [] {
       int const entries = *rc::gen::inRange(1, 40);
-      auto const seed = *rc::gen::inRange<std::uint64_t>(0, 1u << 20);
+      auto const seed = any_seed();
       prompt of(seed, entries, entries + *rc::gen::element(0, 3), *rc::gen::element(0, 0, 2, 1000),
                 *rc::gen::element(1, 2));
       kv::expected_attention const how{.future = *rc::gen::element(0, 1, 16, 512),
                                        .sinks = *rc::gen::element(0, 1, 4),
                                        .epsilon = *rc::gen::element(0.0f, 0.1f),
-                                       .covariance = *rc::gen::arbitrary<bool>(),
-                                       .values = *rc::gen::arbitrary<bool>()};
+                                       .covariance = any_bool(),
+                                       .values = any_bool()};
       RC_LOG() << kv::to_string(how) << ", " << entries << " entries\n";
       kv::host_executor exec(*rc::gen::element(1, 3));
       device_executor device({}, seed);
       kv::pre_rope_queries const rows = of.queries();
       auto const found = scores_of(exec, of, how, rows);
       auto const expected = expected_scores(of, how);
-      comparison const result = compare(found, expected, 1);
-      RC_LOG() << result << '\n';
-      RC_ASSERT(result.same);
+      assert_same(compare(found, expected, 1));
       RC_ASSERT(scores_of(exec, of, kv::any_scorer(how), rows) == found);
       RC_ASSERT(compare(scores_of(device, of, how, rows), expected, 1).same);
       // A profile of the same moments has the same scores; it comes before rows.
@@ -187,7 +179,7 @@ TEST_SUITE("scorers/expected_attention") {
   TEST_CASE("an admission keeps what one of the query heads expects above its threshold") {
     holds("ada_ea == formula", 40, [] {
       int const entries = *rc::gen::inRange(1, 40);
-      auto const seed = *rc::gen::inRange<std::uint64_t>(0, 1u << 20);
+      auto const seed = any_seed();
       prompt of(seed, entries, entries);
       float thresholds[8];
       dice random(seed + 1);
@@ -203,14 +195,12 @@ TEST_SUITE("scorers/expected_attention") {
       profile.square.layer = 32 * 8 * 4;
       kv::ada_ea const how{.window = 1,
                            .sinks = *rc::gen::element(0, 3),
-                           .covariance = *rc::gen::arbitrary<bool>(),
+                           .covariance = any_bool(),
                            .thresholds = {{thresholds, 0, 4, 2}, 2}};
       kv::host_executor exec;
       kv::cache cache = of.cache();
       auto const policy = how.admission();
-      auto state = kv::make_state(exec, policy, cache);
-      auto plan = kv::make_plan(exec, policy, cache);
-      kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), profile}, state, plan);
+      auto [state, plan] = decided(exec, kv::signals{cache.lanes, kv::keys_of(cache), profile}, policy, cache);
       for (int lane = 0; lane < 4; ++lane) {
         std::vector<int> expected;
         bool close = false;
@@ -236,3 +226,5 @@ TEST_SUITE("scorers/expected_attention") {
     });
   }
 }
+
+}  // namespace expected_attention_test

@@ -2,7 +2,6 @@
 // external: scores that somebody else made are the policy's, lane by lane.
 
 #include "laws/refusal.hpp"
-#include "support/test.hpp"
 
 using namespace kvpolicy_test;
 
@@ -19,9 +18,7 @@ TEST_SUITE("scorers/external") {
     kv::cache const view = cache.view();
     kv::signals const in{view.lanes, scores};
     auto const check = [&](auto const& policy) {
-      auto const state = kv::make_state(exec, policy, view);
-      auto plan = kv::make_plan(exec, policy, view);
-      kv::decide(exec, policy, in, state, plan);
+      auto [state, plan] = decided(exec, in, policy, view);
       CHECK(listed(plan.keep(), 0) == std::vector<int>{3, 4});
       CHECK(listed(plan.keep(), 1) == std::vector<int>{1, 2});
       CHECK(listed(plan.keep(), 2) == std::vector<int>{0, 4});
@@ -36,8 +33,7 @@ TEST_SUITE("scorers/external") {
     kv::host_executor exec;
     kv::any_policy const policy = kv::parse("external(name=mine) | budget(2)");
     kv::cache const view = cache.view();
-    auto const state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
+    auto [state, plan] = state_and_plan(exec, policy, view);
     CHECK(error_of([&] {
             kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
           }).starts_with("decide: signals = none, but external needs signal "));

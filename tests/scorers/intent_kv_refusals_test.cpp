@@ -89,8 +89,7 @@ TEST_SUITE("scorers/intent_kv/refusals") {
     kv::host_executor exec;
     auto const policy = kv::policies::intent_kv({.budget = 4});
     kv::cache cache = engine.view();
-    auto state = kv::make_state(exec, policy, cache);
-    auto plan = kv::make_plan(exec, policy, cache);
+    auto [state, plan] = state_and_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 8, .position = 0});
     auto const in = [&] { return kv::signals{cache.lanes, kv::keys_of(cache), engine.turn()}; };
     kv::observe(exec, policy, in(), state);
@@ -119,8 +118,7 @@ TEST_SUITE("scorers/intent_kv/refusals") {
       auto const policy = kv::policies::intent_kv({.budget = 4, .score = score});
       engine.count = {0, 0};
       kv::cache cache = engine.view();
-      auto state = kv::make_state(exec, policy, cache);
-      auto plan = kv::make_plan(exec, policy, cache);
+      auto [state, plan] = state_and_plan(exec, policy, cache);
       kv::append(exec, cache, state, {.tokens = 8, .position = 0});
       engine.count[1] = 1;
       kv::signals const in{cache.lanes, kv::keys_of(cache), engine.turn()};

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // IntentKV against the reference: several turns over a slot map whose holes are earlier turns'.
 
-#include "reference/intent_kv.hpp"
-
 #include "layout/slot_cache.hpp"
-#include "support/test.hpp"
 #include "support/turn_rows.hpp"
 
 namespace {
@@ -259,7 +256,7 @@ slot_options any_shape() {
   shape.model.layers = *rc::gen::inRange(1, 4);
   shape.sequences = *rc::gen::inRange(1, 3);
   shape.bound = *rc::gen::element(40, 1, 31, 32, 33, 64);
-  shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  shape.element = any_float();
   shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
   return shape;
 }
@@ -271,7 +268,7 @@ agent::policy_type any_policy(bool learned) {
       .lambda = *rc::gen::element(0.5f, 0.0f, 2.0f),
       .prefix = *rc::gen::element(0, 1, 5),
       .tail = *rc::gen::element(32, 1, 5),
-      .normalize_encoding = *rc::gen::arbitrary<bool>(),
+      .normalize_encoding = any_bool(),
       .min_growth = *rc::gen::element(0, 0, 1, 4),
       .cross_attention = *rc::gen::element(true, true, false)};
   return policy;
@@ -341,7 +338,7 @@ void decides_as_the_reference(bool learned) {
   slot_options const shape = any_shape();
   auto policy = any_policy(learned);
   int const capacity = *rc::gen::element(33, 1, 31, 32, 40);
-  kv::codec const rows_of = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  kv::codec const rows_of = any_float();
   owned_head const head(shape.model.head_dim, *rc::gen::element(4, 8, 128, 200), *rc::gen::element(1, 7, 256),
                         *rc::gen::element(1.0f, -0.5f, 9.0f), 0.1, shape.seed);
   if (learned) policy.score.residual = head.view();

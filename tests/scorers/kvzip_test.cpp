@@ -3,7 +3,6 @@
 
 #include "support/device.hpp"
 #include "support/spans.hpp"
-#include "support/test.hpp"
 
 namespace kvzip_test {
 
@@ -75,11 +74,7 @@ struct for_plus {
   }
 };
 
-}  // namespace kvzip_test
-
 TEST_SUITE("scorers/kvzip") {
-  using namespace kvzip_test;
-
   TEST_CASE("rows that do not fit are refused by what is wrong with them") {
     repeated on;
     CHECK(on.refused(on.rows()).empty());
@@ -124,8 +119,7 @@ TEST_SUITE("scorers/kvzip") {
     kv::eviction const policy{.score = kv::kvzip{.sinks = 1}, .budget = kv::per_sequence{6}};
     kv::eviction const later{.score = kv::frozen<kv::kvzip>{{.sinks = 1}, kv::freezing::highest},
                              .budget = kv::per_sequence{6}};
-    auto [state, plan] = state_and_plan(on.exec, policy, on.view);
-    kv::decide(on.exec, policy, kv::signals{on.view.lanes, kv::keys_of(on.view), on.rows()}, state, plan);
+    auto [state, plan] = decided(on.exec, kv::signals{on.view.lanes, kv::keys_of(on.view), on.rows()}, policy, on.view);
     auto [kept, made] = state_and_plan(on.exec, later, on.view);
     for (int chunk = 0; chunk < 2; ++chunk) {
       kv::observe(on.exec, later, kv::signals{on.view.lanes, kv::keys_of(on.view), on.rows(6 * chunk, 6)}, kept);
@@ -142,8 +136,7 @@ TEST_SUITE("scorers/kvzip") {
     for_plus const more(dice(7));
     kv::eviction const policy{.score = kv::kvzip_plus{.sinks = 1}, .budget = kv::per_sequence{6}};
     auto const check = [&](auto& exec) {
-      auto const state = kv::make_state(exec, policy, on.view);
-      auto plan = kv::make_plan(exec, policy, on.view);
+      auto [state, plan] = state_and_plan(exec, policy, on.view);
       kv::signals const in{on.view.lanes, more.keys(on.view), more.rows(on), more.values()};
       kv::decide(exec, policy, in, state, plan);
       if constexpr (requires { exec.check(); }) exec.check();
@@ -181,3 +174,5 @@ TEST_SUITE("scorers/kvzip") {
           }).starts_with("decide: external_queries.hidden_norm.layer = 0, but there are 2 layers"));
   }
 }
+
+}  // namespace kvzip_test

@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "reference/methods.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 #include "support/whole_prompt.hpp"
 
 namespace late_attention_test {
@@ -49,7 +49,7 @@ void keeps_less_and_less() {
   double const part = *rc::gen::element(0.0, 0.2, 0.3, 1.0), first = *rc::gen::element(1.0, 0.9, 0.5),
                last = *rc::gen::element(0.3, 0.0, 0.7);
   float const ramp = *rc::gen::element(1.0f, 1.2f, 3.0f);
-  bool const cosine = *rc::gen::arbitrary<bool>();
+  bool const cosine = any_bool();
   int const least = *rc::gen::element(0, 3, 64);
   kv::any_policy const policy =
       kv::parse("pyramid_infer(rows=" + kv::to_string(part) + ", ramp=" + kv::to_string(ramp) +
@@ -83,11 +83,7 @@ void keeps_less_and_less() {
   }
 }
 
-}  // namespace late_attention_test
-
 TEST_SUITE("scorers/late_attention") {
-  using namespace late_attention_test;
-
   TEST_CASE("the rows of the last part score, later ones more, and deeper layers keep less") {
     holds("keep sets", 300, keeps_less_and_less);
   }
@@ -119,17 +115,14 @@ TEST_SUITE("scorers/late_attention") {
   }
 
   TEST_CASE("fields out of range, a budget beside it and a part of rows beside a number are refused") {
-    auto const error = [](char const* spec) { return error_of([&] { (void)kv::parse(spec); }); };
-    CHECK(error("pyramid_infer(rows=1.5)") ==
-          "parse: column 1: pyramid_infer: late_attention.rows = 1.5, but a part of the entries, 0 to 1");
-    CHECK(error("pyramid_infer(last=-1)") ==
-          "parse: column 1: pyramid_infer: depth.last = -1, but a part of the budget, 0 to 1");
-    CHECK(error("pyramid_infer(sinks=-1)") ==
-          "parse: column 1: pyramid_infer.sinks = -1, but a count cannot be negative");
-    CHECK(error("pyramid_infer | budget(10)") ==
-          "parse: column 17 = budget, but pyramid_infer says itself how many entries stay");
-    CHECK(error("snapkv | budget(10, by=depth, least=-1)") ==
-          "parse: column 10: depth.least = -1, but a count cannot be negative");
+    says(parse_error, "parse: ")({
+        {"pyramid_infer(rows=1.5)",
+         "column 1: pyramid_infer: late_attention.rows = 1.5, but a part of the entries, 0 to 1"},
+        {"pyramid_infer(last=-1)", "column 1: pyramid_infer: depth.last = -1, but a part of the budget, 0 to 1"},
+        {"pyramid_infer(sinks=-1)", "column 1: pyramid_infer.sinks = -1, but a count cannot be negative"},
+        {"pyramid_infer | budget(10)", "column 17 = budget, but pyramid_infer says itself how many entries stay"},
+        {"snapkv | budget(10, by=depth, least=-1)", "column 10: depth.least = -1, but a count cannot be negative"},
+    });
     mock_cache cache({.shared_entries = true});
     mock_queries rows(cache, kv::codec::f32, 1, 1);
     kv::host_executor exec;
@@ -141,3 +134,5 @@ TEST_SUITE("scorers/late_attention") {
           }) == "compute_attention_mass: last_rows = 2, but last_part says how many rows are used");
   }
 }
+
+}  // namespace late_attention_test

@@ -2,7 +2,7 @@
 // lazy_layers and simlayer_kv: a layer that attends to its ends keeps these, and any other keeps everything.
 
 #include "reference/methods.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 #include "support/whole_prompt.hpp"
 
 namespace lazy_layers_test {
@@ -37,8 +37,7 @@ void keeps_ends_or_everything() {
     }
   }
   int const rows = *rc::gen::inRange(1, 5);
-  mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows, rows);
-  fill_current(queries, cache, content::smooth);
+  current_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows, rows);
   kv::lazy_layers const score{.threshold = *rc::gen::element(0.0f, 0.25f, 0.5f, 0.75f, 0.9f, 1.0f),
                               .initial = *rc::gen::element(0, 1, 4),
                               .recent = *rc::gen::element(0, 2, 9, 20, 100),
@@ -66,11 +65,7 @@ void keeps_ends_or_everything() {
   }
 }
 
-}  // namespace lazy_layers_test
-
 TEST_SUITE("scorers/lazy_layers") {
-  using namespace lazy_layers_test;
-
   TEST_CASE("a lazy layer keeps its ends, and any other everything") {
     holds("keep sets", 300, keeps_ends_or_everything);
   }
@@ -107,16 +102,15 @@ TEST_SUITE("scorers/lazy_layers") {
         "at_least(least=0.5, strict=false, unbounded=false)";
     CHECK(kv::to_string(kv::parse("simlayer_kv(0.9)")) == spec);
     CHECK(kv::parse(spec) == kv::parse("simlayer_kv(threshold=0.9)"));
-    auto const error = [](char const* text) { return error_of([&] { (void)kv::parse(text); }); };
-    CHECK(error("simlayer_kv | budget(9)") ==
-          "parse: column 15 = budget, but at_least keeps however many entries there are");
-    CHECK(error("simlayer_kv(threshold=-0.5)") ==
-          "parse: column 1: simlayer_kv: lazy_layers.threshold = -0.5, but a part of attention, 0 or more");
-    CHECK(error("simlayer_kv(initial=-1)") ==
-          "parse: column 1: simlayer_kv: lazy_layers.initial = -1, but a count cannot be negative");
-    CHECK(error("simlayer_kv(recent=-1)") ==
-          "parse: column 1: simlayer_kv: lazy_layers.recent = -1, but a count cannot be negative");
-    CHECK(error("lazy_layers(last=0) | unlimited") ==
-          "parse: column 1: lazy_layers.last = 0, but at least one row observes");
+    says(parse_error, "parse: ")({
+        {"simlayer_kv | budget(9)", "column 15 = budget, but at_least keeps however many entries there are"},
+        {"simlayer_kv(threshold=-0.5)",
+         "column 1: simlayer_kv: lazy_layers.threshold = -0.5, but a part of attention, 0 or more"},
+        {"simlayer_kv(initial=-1)", "column 1: simlayer_kv: lazy_layers.initial = -1, but a count cannot be negative"},
+        {"simlayer_kv(recent=-1)", "column 1: simlayer_kv: lazy_layers.recent = -1, but a count cannot be negative"},
+        {"lazy_layers(last=0) | unlimited", "column 1: lazy_layers.last = 0, but at least one row observes"},
+    });
   }
 }
+
+}  // namespace lazy_layers_test

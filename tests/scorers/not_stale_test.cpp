@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // not_stale: entries in stale spans go, and with the pick at_least nothing else does.
 
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
@@ -19,8 +19,7 @@ struct spans {
 template <class Policy>
 std::vector<std::vector<int>> kept_by(Policy const& policy, mock_cache& cache, kv::stale_spans const& stale) {
   kv::host_executor exec(2);
-  auto [state, plan] = state_and_plan(exec, policy, cache.view());
-  kv::decide(exec, policy, kv::signals{cache.lanes(), stale}, state, plan);
+  auto [state, plan] = decided(exec, kv::signals{cache.lanes(), stale}, policy, cache.view());
   std::vector<std::vector<int>> kept;
   for (int i = 0; i < cache.lane_count(); ++i) kept.push_back(listed(plan.keep(), i));
   return kept;
@@ -95,16 +94,13 @@ TEST_SUITE("scorers/not_stale") {
   }
 
   TEST_CASE("what is wrong is refused") {
-    auto const error = [](char const* spec) { return error_of([&] { (void)kv::parse(spec); }); };
-    CHECK(error("knorm | budget(3) | at_least(0.5)") ==
-          "parse: column 9 = budget, but at_least keeps however many entries there are");
-    CHECK(error("side_quest | budget(9)") ==
-          "parse: column 14 = budget, but at_least keeps however many entries there are");
-    CHECK(error("external | at_least(0.5) | at_least(0.5)") ==
-          "parse: column 28 = at_least, but there is one before, at column 12");
-    CHECK(error("external | at_least(0.5) | put_first(3)") ==
-          "parse: column 28 = put_first, but at_least has no places");
-    CHECK(error("side_quest | at_least(0.5)") == "parse: column 14 = at_least, but side_quest has one of its own");
+    says(parse_error, "parse: ")({
+        {"knorm | budget(3) | at_least(0.5)", "column 9 = budget, but at_least keeps however many entries there are"},
+        {"side_quest | budget(9)", "column 14 = budget, but at_least keeps however many entries there are"},
+        {"external | at_least(0.5) | at_least(0.5)", "column 28 = at_least, but there is one before, at column 12"},
+        {"external | at_least(0.5) | put_first(3)", "column 28 = put_first, but at_least has no places"},
+        {"side_quest | at_least(0.5)", "column 14 = at_least, but side_quest has one of its own"},
+    });
     mock_options shape;
     mock_cache cache(shape);
     cache.put({}, {0});

@@ -2,7 +2,7 @@
 // peak_attention and mp_cache_prompt: the most attention of any of the last rows, on average over a layer's heads.
 
 #include "reference/methods.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 #include "support/whole_prompt.hpp"
 
 namespace peak_attention_test {
@@ -63,11 +63,7 @@ void keeps_what_any_row_reads() {
   }
 }
 
-}  // namespace peak_attention_test
-
 TEST_SUITE("scorers/peak_attention") {
-  using namespace peak_attention_test;
-
   TEST_CASE("an entry stays if the mean of all heads is at least the threshold in any row") {
     holds("keep sets", 300, keeps_what_any_row_reads);
   }
@@ -103,18 +99,20 @@ TEST_SUITE("scorers/peak_attention") {
   }
 
   TEST_CASE("fields out of range and a budget or a pick beside it are refused") {
-    auto const error = [](char const* spec) { return error_of([&] { (void)kv::parse(spec); }); };
-    CHECK(error("mp_cache_prompt(rows=-1)") ==
-          "parse: column 1: mp_cache_prompt: peak_attention.rows = -1, but a part of the entries, 0 to 1");
-    CHECK(error("mp_cache_prompt(long_rows=2)") ==
-          "parse: column 1: mp_cache_prompt: peak_attention.long_rows = 2, but a part of the entries, 0 to 1");
-    CHECK(error("mp_cache_prompt(long=-1)") ==
-          "parse: column 1: mp_cache_prompt: peak_attention.long = -1, but a count cannot be negative");
-    CHECK(error("mp_cache_prompt | budget(10)") ==
-          "parse: column 19 = budget, but at_least keeps however many entries there are");
-    CHECK(error("mp_cache_prompt | top") == "parse: column 19 = top, but mp_cache_prompt has one of its own");
+    says(parse_error, "parse: ")({
+        {"mp_cache_prompt(rows=-1)",
+         "column 1: mp_cache_prompt: peak_attention.rows = -1, but a part of the entries, 0 to 1"},
+        {"mp_cache_prompt(long_rows=2)",
+         "column 1: mp_cache_prompt: peak_attention.long_rows = 2, but a part of the entries, 0 to 1"},
+        {"mp_cache_prompt(long=-1)",
+         "column 1: mp_cache_prompt: peak_attention.long = -1, but a count cannot be negative"},
+        {"mp_cache_prompt | budget(10)", "column 19 = budget, but at_least keeps however many entries there are"},
+        {"mp_cache_prompt | top", "column 19 = top, but mp_cache_prompt has one of its own"},
+    });
     CHECK(kv::to_string(kv::parse("mp_cache_prompt")) ==
           "peak_attention(rows=0.2, long_rows=0.1, long=24000) | unlimited | at_least(least=0.001, strict=false, "
           "unbounded=true)");
   }
 }
+
+}  // namespace peak_attention_test

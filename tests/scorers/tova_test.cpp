@@ -32,9 +32,9 @@ void decides_as_the_reference() {
     }
   }
   int const rows = *rc::gen::inRange(1, 5);
-  mock_queries queries(cache, *rc::gen::element(kv::codec::f32, shape.element), rows, rows + *rc::gen::inRange(0, 2));
-  fill_current(queries, cache, content::smooth);
-  kv::eviction<kv::tova> const policy{.score = {.force_last = *rc::gen::arbitrary<bool>()},
+  current_queries queries(cache, *rc::gen::element(kv::codec::f32, shape.element), rows,
+                          rows + *rc::gen::inRange(0, 2));
+  kv::eviction<kv::tova> const policy{.score = {.force_last = any_bool()},
                                       .budget = {*rc::gen::inRange(0, shape.bound + 1)},
                                       .trigger = {*rc::gen::element(0, 0, 3)}};
   kv::host_executor exec(*rc::gen::element(1, 3));

@@ -132,7 +132,7 @@ TEST_SUITE("scorers/trim_kv") {
       kv::trim_kv score{.age_offset = *rc::gen::element(0, 2), .buffer = *rc::gen::element(1, 1, 5)};
       score.window = *rc::gen::element(0, 0, 3);
       int const budget = *rc::gen::element(0, 1, 7, 20);
-      auto const element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+      auto const element = any_float();
       decoding of(256, score, budget);
       std::vector<double> beta[decoding::lanes];
       std::vector<int> position[decoding::lanes];

@@ -176,7 +176,7 @@ void step(paged_engine& now, eviction const& evict, int choice, dice& random) {
 
 void keep_true(char const* applier, eviction const& evict) {
   holds(applier, 20, [&] {
-    dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+    dice random(any_seed());
     paged_engine now(*rc::gen::element(4, 1, 3, 16));
     for (int const choice : *rc::gen::container<std::vector<int>>(30, rc::gen::inRange(0, 9))) {
       step(now, evict, choice, random);

@@ -165,10 +165,7 @@ void compare(request of, answer const& got, int drafts, tally& seen) {
   bytes const rest = alone(of, drafts).at({of.number, got.sample}).text;
   wanted.insert(wanted.end(), rest.begin(), rest.end());
   ++seen.compared;
-  CAPTURE(of.number);
-  CAPTURE(of.policy);
-  CAPTURE(got.sample);
-  CAPTURE(got.recomputed);
+  INFO("number ", of.number, ", policy ", of.policy, ", sample ", got.sample, ", recomputed ", got.recomputed);
   CHECK(got.text == wanted);
 }
 
@@ -281,8 +278,7 @@ TEST_SUITE("serving") {
         kv::shipped();  // its small pieces are freed into a cache of the allocator, which mallinfo2 counts as allocated
     for (int const policy : {-1, 0, 1, 2}) {
       for (slot_sizes const& slots : {slot_sizes{3, 640}, slot_sizes{2, 640, 20, 48}}) {
-        CAPTURE(policy);
-        CAPTURE(slots.narrow);
+        INFO("policy ", policy, ", narrow ", slots.narrow);
         std::vector<served_policy> by;
         if (policy >= 0) by.push_back(policies()[as_size(policy)]);
         hash_decoder model;

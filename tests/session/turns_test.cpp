@@ -2,7 +2,6 @@
 // Turns of several sessions through one place of a batch: each session goes on where its own last turn ended. The turn
 // is the one that docs/sessions.md shows.
 
-#include "support/test.hpp"
 #include "support/turn_rows.hpp"
 
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step looks at each part of its policy once, before anything is changed.
 #include "support/dual_engine.hpp"
-#include "support/test.hpp"
 
 namespace checks_once_test {
 

@@ -2,7 +2,6 @@
 // Cache policies by name: a spec with sections steps as the typed policy that prints it.
 
 #include "support/stepping.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Admission, selection and eviction in one step: what they leave is what each by itself says, in the order written.
 
-#include "support/dual_engine.hpp"
 #include "support/stepping.hpp"
-#include "support/test.hpp"
 
 namespace {
 

@@ -9,6 +9,12 @@
 
 namespace kvpolicy_test {
 
+/// A number that is not negative, as sizes and indices of std are.
+template <class Number>
+constexpr std::size_t as_size(Number number) {
+  return static_cast<std::size_t>(number);
+}
+
 /// A number in [-1, 1) that follows from a key, without a generator: cheap enough for every element of a row.
 inline float number_of(std::uint64_t key) {
   key += 0x9E3779B97F4A7C15u;
@@ -35,13 +41,13 @@ class dice {
 
   template <class T>
   T const& one_of(std::vector<T> const& choices) {
-    return choices[static_cast<std::size_t>(below(static_cast<int>(choices.size())))];
+    return choices[as_size(below(static_cast<int>(choices.size())))];
   }
 
   /// `count` different integers of [0, n), ascending.
   std::vector<int> subset(int n, int count) {
     std::vector<int> chosen = permutation(n);
-    chosen.resize(static_cast<std::size_t>(count));
+    chosen.resize(as_size(count));
     std::sort(chosen.begin(), chosen.end());
     return chosen;
   }
@@ -49,8 +55,7 @@ class dice {
   std::vector<int> permutation(int n) {
     std::vector<int> all;
     for (int i = 0; i < n; ++i) all.push_back(i);
-    for (int i = n - 1; i > 0; --i)
-      std::swap(all[static_cast<std::size_t>(i)], all[static_cast<std::size_t>(below(i + 1))]);
+    for (int i = n - 1; i > 0; --i) std::swap(all[as_size(i)], all[as_size(below(i + 1))]);
     return all;
   }
 

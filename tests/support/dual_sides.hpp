@@ -4,12 +4,9 @@
 #include "support/device.hpp"
 #include "support/dual_engine.hpp"
 #include "support/test.hpp"
+#include "support/verbs.hpp"
 
 namespace kvpolicy_test {
-
-/// After this the host may read what an executor wrote.
-inline void settle(kv::host_executor&) {}
-inline void settle(device_executor& device) { device.check(); }
 
 /// One number for each lane and position: at the threshold, on either side of it, or none.
 inline float gate_of(kv::lane this_lane, int position) {

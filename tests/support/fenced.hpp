@@ -4,11 +4,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <new>
 #include <span>
+
+#include "support/dice.hpp"
 
 namespace kvpolicy_test {
 
@@ -21,7 +21,7 @@ template <class T>
 class fenced {
  public:
   fenced(std::size_t count, fence at, T filler = T{}) : count_(count) {
-    auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    auto const page = as_size(::sysconf(_SC_PAGESIZE));
     inner_ = (count * sizeof(T) + page - 1) / page * page;
     size_ = inner_ + 2 * page;
     void* const made = ::mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

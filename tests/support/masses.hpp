@@ -4,7 +4,7 @@
 
 #include "reference/pooling.hpp"
 #include "support/given_logits.hpp"
-#include "support/test.hpp"
+#include "support/verbs.hpp"
 
 namespace kvpolicy_test {
 
@@ -53,10 +53,9 @@ inline kv::attention_mass_options any_mass_options(std::vector<kv::key_domain> c
 template <class Executor>
 void write_masses(Executor& exec, kv::shape const& model, kv::keys const& keys, kv::query_view const& rows,
                   kv::attention_mass_options const& how, kv::score_view const& out) {
-  using backend = typename Executor::backend;
-  exec.reserve(kv::detail::scratch_of_verb<kv::ops::compute_attention_mass_t, backend>(model, out.lanes));
+  reserve_for<kv::ops::compute_attention_mass_t>(exec, model, out.lanes);
   kv::ops::compute_attention_mass(exec, keys, rows, how, out);
-  if constexpr (requires { exec.check(); }) exec.check();
+  settle(exec);
 }
 
 /// What the verb leaves in scores that begin alike: of the softmax of candidates, every fifth entry is none.
@@ -71,6 +70,60 @@ std::vector<float> masses_of(Executor& exec, mock_cache& cache, kv::keys const& 
   write_masses(exec, cache.model(), keys, rows, how, out.view());
   return out.all();
 }
+
+/// A batch of keys and query rows, and how its logits are made.
+struct mass_batch {
+  mass_batch(mock_options const& shape, kv::codec queries_of, int rows, int capacity, bool scale = false,
+             bool cap = false, bool sinks = false)
+      : cache(shape),
+        queries(cache, queries_of, rows, capacity),
+        logits(cache.random(), shape.model, scale, cap, sinks) {}
+  /// Every lane holds as many entries as it can, at multiples of `step`, and the rows are those of the last of them.
+  void hold_all(int step = 1) {
+    int const bound = cache.options().bound, rows = queries.rows();
+    std::vector<int> every = up_to(bound);
+    for (int& each : every) each *= step;
+    cache.set_drafts(0, 0);
+    for (kv::lane const one : lanes_of(cache)) cache.put(one, every);
+    for (int r = 0; r < rows; ++r) queries.set_position(0, r, (bound - rows + r) * step);
+  }
+  /// What the verb leaves in scores that begin alike.
+  template <class Executor>
+  std::vector<float> mass(Executor& exec, kv::query_view const& rows, kv::attention_mass_options const& how,
+                          kv::granularity decides = kv::granularity::lane) {
+    return masses_of(exec, cache, logits.keys_of(cache.view()), rows, how, decides);
+  }
+
+  mock_cache cache;
+  mock_queries queries;
+  given_logits logits;
+};
+
+/// What a call writes for each lane: so many rows of numbers, which begin as 0.5.
+struct rows_of_numbers {
+  rows_of_numbers(mock_cache& of, int count)
+      : lanes(of.lanes()), memory(as_size(count * of.lane_count() * of.options().bound), 0.5f) {}
+  [[nodiscard]] kv::score_view rows(int which) {
+    std::int64_t const stride = lanes.capacity, all = lanes.size() * stride;
+    return kv::contiguous_scores(lanes, kv::granularity::lane, memory.data() + which * all, stride);
+  }
+  kv::lanes lanes;
+  std::vector<float> memory;
+};
+
+/// Inside a property: a batch that a device reads, and rows of its current forward.
+struct current_case {
+  explicit current_case(std::vector<int> const& numbers, bool shared = false)
+      : shape(any_batch({content::smooth, content::few}, 6, true)),
+        cache((shape.shared_entries = shared, shape)),
+        rows(*rc::gen::elementOf(numbers)) {
+    fill_current(queries, cache, content::smooth);
+  }
+  mock_options shape;
+  filled_cache cache;
+  int rows;
+  mock_queries queries{cache, any_float(), rows, rows + 2};
+};
 
 /// Numbers whose sums may cancel nowhere: they are at least 0.
 inline bool masses_alike(std::vector<float> const& a, std::vector<float> const& b, float relative) {
@@ -90,8 +143,7 @@ template <class LaneOf>
 void give_lse(mock_cache& cache, mock_queries& queries, LaneOf const& lane_of, double more = 0) {
   queries.bring_lse();
   int const group = cache.model().group();
-  for (int i = 0; i < cache.lane_count(); ++i) {
-    kv::lane const at = cache.lane_at(i);
+  for (kv::lane const at : lanes_of(cache)) {
     reference::lane_attention const lane = lane_of(at);
     auto const logits = reference::attention_logits(lane);
     auto const visible = reference::visibility(lane, reference::key_domain::all);

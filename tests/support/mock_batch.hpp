@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
-#include <limits>
-#include <vector>
 
 #include "reference/attention.hpp"
 #include "support/mock_cache.hpp"
@@ -47,11 +42,11 @@ class mock_queries {
   /// Signals are never fp8: then the rows are f32.
   mock_queries(mock_cache const& of, kv::codec element, int rows, int capacity)
       : model_(of.model()), element_(kv::is_fp8(element) ? kv::codec::f32 : element), rows_(rows), capacity_(capacity) {
-    auto const all = static_cast<std::size_t>(of.options().sequences);
-    position_.assign(all * static_cast<std::size_t>(capacity), 1 << 30);
+    auto const all = as_size(of.options().sequences);
+    position_.assign(all * as_size(capacity), 1 << 30);
     cursor_.assign(all * 2, 0);
-    memory_.assign(all * static_cast<std::size_t>(model_.layers * model_.query_heads * capacity * model_.head_dim) *
-                       static_cast<std::size_t>(kv::bytes_of(element_)),
+    memory_.assign(all * as_size(model_.layers * model_.query_heads * capacity * model_.head_dim) *
+                       as_size(kv::bytes_of(element_)),
                    std::byte{0x5A});
     for (std::size_t s = 0; s < all; ++s) {
       cursor_[2 * s] = ring() ? static_cast<int>(s + 3) % capacity : 0;
@@ -64,8 +59,8 @@ class mock_queries {
   [[nodiscard]] bool ring() const { return capacity_ > rows_; }
   [[nodiscard]] int rows() const { return rows_; }
   /// Rows of one sequence, where a ring says how many are valid.
-  [[nodiscard]] int valid(int sequence) const { return cursor_[static_cast<std::size_t>(2 * sequence + 1)]; }
-  void set_valid(int sequence, int rows) { cursor_[static_cast<std::size_t>(2 * sequence + 1)] = rows; }
+  [[nodiscard]] int valid(int sequence) const { return cursor_[as_size(2 * sequence + 1)]; }
+  void set_valid(int sequence, int rows) { cursor_[as_size(2 * sequence + 1)] = rows; }
 
   [[nodiscard]] kv::query_view view() const {
     std::int64_t const row = std::int64_t{model_.head_dim} * kv::bytes_of(element_);
@@ -88,17 +83,17 @@ class mock_queries {
   }
 
   /// From now on each row comes with the log-sum-exp of its logits: 0 until `set_lse` says what it is.
-  void bring_lse() { lse_.assign(position_.size() * static_cast<std::size_t>(model_.layers * model_.query_heads), 0); }
+  void bring_lse() { lse_.assign(position_.size() * as_size(model_.layers * model_.query_heads), 0); }
   void set_lse(int sequence, int layer, int query_head, int row, double lse) {
     int const before = ((sequence * model_.layers + layer) * model_.query_heads + query_head) * capacity_;
-    lse_[static_cast<std::size_t>(before + stored(sequence, row))] = static_cast<float>(lse);
+    lse_[as_size(before + stored(sequence, row))] = static_cast<float>(lse);
   }
 
   void set_position(int sequence, int row, int position) {
-    position_[static_cast<std::size_t>(sequence * capacity_ + stored(sequence, row))] = position;
+    position_[as_size(sequence * capacity_ + stored(sequence, row))] = position;
   }
   [[nodiscard]] int position(int sequence, int row) const {
-    return position_[static_cast<std::size_t>(sequence * capacity_ + stored(sequence, row))];
+    return position_[as_size(sequence * capacity_ + stored(sequence, row))];
   }
   void write(int sequence, int layer, int query_head, int row, reference::row const& values) {
     for (std::size_t d = 0; d < values.size(); ++d)
@@ -107,19 +102,16 @@ class mock_queries {
   [[nodiscard]] reference::row row(int sequence, int layer, int query_head, int row) {
     reference::row values;
     for (int d = 0; d < model_.head_dim; ++d) {
-      values.push_back(decoded(element_, at(sequence, layer, query_head, row, static_cast<std::size_t>(d))));
+      values.push_back(decoded(element_, at(sequence, layer, query_head, row, as_size(d))));
     }
     return values;
   }
 
  private:
-  [[nodiscard]] int stored(int sequence, int row) const {
-    return (cursor_[static_cast<std::size_t>(2 * sequence)] + row) % capacity_;
-  }
+  [[nodiscard]] int stored(int sequence, int row) const { return (cursor_[as_size(2 * sequence)] + row) % capacity_; }
   std::byte* at(int sequence, int layer, int query_head, int row, std::size_t dim) {
     int const before = ((sequence * model_.layers + layer) * capacity_ + stored(sequence, row)) * model_.query_heads;
-    return memory_.data() + (static_cast<std::size_t>((before + query_head) * model_.head_dim) + dim) *
-                                static_cast<std::size_t>(kv::bytes_of(element_));
+    return memory_.data() + (as_size((before + query_head) * model_.head_dim) + dim) * as_size(kv::bytes_of(element_));
   }
 
   kv::shape model_;
@@ -137,9 +129,9 @@ inline void fill(mock_queries& queries, mock_cache& cache, content rows) {
   for (int s = 0; s < cache.options().sequences; ++s) {
     auto const positions = random.subset(cache.options().bound + 10, queries.rows());
     for (int r = 0; r < queries.rows(); ++r) {
-      queries.set_position(s, r, positions[static_cast<std::size_t>(r)]);
+      queries.set_position(s, r, positions[as_size(r)]);
       for (int i = 0; i < cache.model().layers * cache.model().query_heads; ++i) {
-        reference::row values(static_cast<std::size_t>(cache.model().head_dim));
+        reference::row values(as_size(cache.model().head_dim));
         for (double& each : values) each = rows == content::few ? random.between(-1, 1) : random.real(2.0);
         if (rows == content::troubled && random.chance(10)) values[0] = std::numeric_limits<double>::quiet_NaN();
         queries.write(s, i / cache.model().query_heads, i % cache.model().query_heads, r, values);
@@ -161,19 +153,47 @@ inline void fill_current(mock_queries& queries, mock_cache& cache, content rows)
   }
 }
 
+/// Rows that are filled at once, at any positions or as those of the current forward.
+struct filled_queries : mock_queries {
+  filled_queries(mock_cache& of, kv::codec element, int rows, int capacity)
+      : mock_queries(of, element, rows, capacity) {
+    fill(*this, of, content::smooth);
+  }
+};
+struct current_queries : mock_queries {
+  current_queries(mock_cache& of, kv::codec element, int rows, int capacity)
+      : mock_queries(of, element, rows, capacity) {
+    fill_current(*this, of, content::smooth);
+  }
+};
+
+/// The committed entries of a lane and the valid rows of its query heads, the `last` of them if it is above 0.
+inline reference::lane_attention all_rows_of(mock_cache& cache, mock_queries& queries, kv::lane one, int last = 0) {
+  reference::lane_attention lane;
+  int const valid = queries.valid(one.sequence), group = cache.model().group();
+  lane.keys = cache.rows(of::keys, one, cache.committed(one));
+  lane.queries.resize(as_size(group));
+  for (int i = 0; i < group * valid; ++i) {
+    int const r = i % valid, h = i / valid;
+    if (last > 0 && r < valid - last) continue;
+    lane.queries[as_size(h)].push_back(queries.row(one.sequence, one.layer, one.head * group + h, r));
+  }
+  return lane;
+}
+
 /// The lane as the reference sees it: committed entries, and the rows that are not after the last of them.
 inline reference::lane_attention reference_lane(mock_cache& cache, mock_queries& queries, kv::lane this_lane) {
   int const count = cache.committed(this_lane);
   reference::lane_attention lane;
   lane.keys = cache.rows(of::keys, this_lane, count);
   lane.key_positions = cache.positions(this_lane, count);
-  lane.queries.resize(static_cast<std::size_t>(cache.model().group()));
+  lane.queries.resize(as_size(cache.model().group()));
   for (int r = 0; r < queries.valid(this_lane.sequence); ++r) {
     int const position = queries.position(this_lane.sequence, r);
     if (count == 0 || position > lane.key_positions.back()) continue;
     lane.query_positions.push_back(position);
     for (int h = 0; h < cache.model().group(); ++h) {
-      lane.queries[static_cast<std::size_t>(h)].push_back(
+      lane.queries[as_size(h)].push_back(
           queries.row(this_lane.sequence, this_lane.layer, this_lane.head * cache.model().group() + h, r));
     }
   }

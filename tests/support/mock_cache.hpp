@@ -2,13 +2,9 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
-#include <limits>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "reference/basics.hpp"
 #include "support/dice.hpp"
@@ -31,9 +27,9 @@ class mock_cache {
     make_tables();
     make_scales();
     int const rows = how.shared_entries ? how.sequences : lane_count();
-    count_.assign(static_cast<std::size_t>(rows), 0);
-    position_.assign(static_cast<std::size_t>(rows) * static_cast<std::size_t>(how.bound), -1);
-    in_flight_.assign(static_cast<std::size_t>(how.sequences), 0);
+    count_.assign(as_size(rows), 0);
+    position_.assign(as_size(rows) * as_size(how.bound), -1);
+    in_flight_.assign(as_size(how.sequences), 0);
   }
   mock_cache(mock_cache const&) = delete;
   mock_cache& operator=(mock_cache const&) = delete;
@@ -97,11 +93,10 @@ class mock_cache {
   // --- What the test sees --------------------------------------------------------------------------------------------
 
   [[nodiscard]] int& count(kv::lane this_lane) { return count_[entries_row(this_lane)]; }
-  [[nodiscard]] int drafts(int sequence) const { return in_flight_[static_cast<std::size_t>(sequence)]; }
+  [[nodiscard]] int drafts(int sequence) const { return in_flight_[as_size(sequence)]; }
   [[nodiscard]] int committed(kv::lane this_lane) { return count(this_lane) - drafts(this_lane.sequence); }
   [[nodiscard]] int position(kv::lane this_lane, int ordinal) const {
-    return position_[entries_row(this_lane) * static_cast<std::size_t>(options_.bound) +
-                     static_cast<std::size_t>(ordinal)];
+    return position_[entries_row(this_lane) * as_size(options_.bound) + as_size(ordinal)];
   }
   /// Positions of the first `count` entries.
   [[nodiscard]] std::vector<int> positions(kv::lane this_lane, int count) const {
@@ -149,8 +144,7 @@ class mock_cache {
   [[nodiscard]] std::size_t scale_index(kv::lane this_lane, int ordinal) const {
     kv::element_scales const by = scales();
     auto const [unit, token] = place_of(this_lane, ordinal);
-    return static_cast<std::size_t>(this_lane.layer * by.layer + unit * by.unit + token * by.token +
-                                    this_lane.head * by.head);
+    return as_size(this_lane.layer * by.layer + unit * by.unit + token * by.token + this_lane.head * by.head);
   }
   [[nodiscard]] reference::matrix rows(of plane, kv::lane this_lane, int count) {
     reference::matrix all;
@@ -174,7 +168,7 @@ class mock_cache {
   void put(kv::lane this_lane, std::vector<int> const& positions) {
     count(this_lane) = static_cast<int>(positions.size());
     for (std::size_t e = 0; e < positions.size(); ++e) {
-      position_[entries_row(this_lane) * static_cast<std::size_t>(options_.bound) + e] = positions[e];
+      position_[entries_row(this_lane) * as_size(options_.bound) + e] = positions[e];
       write_new_row(this_lane, static_cast<int>(e), positions[e]);
     }
   }
@@ -182,7 +176,7 @@ class mock_cache {
   void write_new_row(kv::lane this_lane, int ordinal, int position) {
     for (of const plane : {of::keys, of::values}) write(plane, this_lane, ordinal, new_row(plane, this_lane, position));
   }
-  void set_drafts(int sequence, int drafts) { in_flight_[static_cast<std::size_t>(sequence)] = drafts; }
+  void set_drafts(int sequence, int drafts) { in_flight_[as_size(sequence)] = drafts; }
 
   /// Everything that a library call could have changed, to compare byte for byte.
   struct snapshot {
@@ -243,8 +237,8 @@ class mock_cache {
     return some[i % 3];
   }
   void make_scales() {
-    auto const rows = static_cast<std::size_t>(units_) * static_cast<std::size_t>(unit_tokens_);
-    std::size_t const all = rows * static_cast<std::size_t>(model().layers * model().kv_heads);
+    auto const rows = as_size(units_) * as_size(unit_tokens_);
+    std::size_t const all = rows * as_size(model().layers * model().kv_heads);
     for (std::vector<float>* const each : {&key_scale_, &value_scale_}) {
       each->assign(all, 1.0f);
       for (std::size_t i = 0; i < all && options_.scales != scaling::none; ++i) {
@@ -253,12 +247,11 @@ class mock_cache {
     }
   }
   [[nodiscard]] std::size_t entries_row(kv::lane this_lane) const {
-    return static_cast<std::size_t>(options_.shared_entries ? this_lane.sequence : index(this_lane));
+    return as_size(options_.shared_entries ? this_lane.sequence : index(this_lane));
   }
   [[nodiscard]] std::pair<int, int> place_of(kv::lane this_lane, int ordinal) const {
-    auto const row =
-        static_cast<std::size_t>((options_.shared_table ? this_lane.sequence : index(this_lane)) * table_row_);
-    auto const entry = [&](int i) { return table_[row + static_cast<std::size_t>(i)]; };
+    auto const row = as_size((options_.shared_table ? this_lane.sequence : index(this_lane)) * table_row_);
+    auto const entry = [&](int i) { return table_[row + as_size(i)]; };
     switch (options_.where) {
       case kv::locating::slot_map:
         return {entry(ordinal), 0};
@@ -338,7 +331,7 @@ inline void mock_cache::lay_out() {
   }
   if (latent()) value_ = key_;
   if (one_pool) key_.layer = key_.head = value_.layer = value_.head = 0;
-  memory_.assign(static_cast<std::size_t>(k_bytes + v_bytes + 3 * guard + options_.skew), std::byte{0xA5});
+  memory_.assign(as_size(k_bytes + v_bytes + 3 * guard + options_.skew), std::byte{0xA5});
 }
 
 inline void mock_cache::make_tables() {
@@ -347,7 +340,7 @@ inline void mock_cache::make_tables() {
   int const pages = (options_.bound + options_.page - 1) / options_.page;
   table_row_ = ring ? 1 : options_.where == kv::locating::slot_map ? options_.bound : pages;
   int const lanes = options_.shared_table ? 1 : model().layers * model().kv_heads;
-  table_.assign(static_cast<std::size_t>(options_.sequences * lanes * table_row_), 0);
+  table_.assign(as_size(options_.sequences * lanes * table_row_), 0);
   bool const one_pool = options_.memory == arrangement::one_pool;
   std::vector<int> places;
   for (int lane = 0; lane < lanes; ++lane) {
@@ -356,8 +349,8 @@ inline void mock_cache::make_tables() {
     int const first = one_pool ? lane * options_.sequences * table_row_ : 0;
     for (int s = 0; s < options_.sequences; ++s) {
       for (int i = 0; i < table_row_; ++i) {
-        table_[static_cast<std::size_t>((s * lanes + lane) * table_row_ + i)] =
-            ring ? dice_.below(unit_tokens_) : places[static_cast<std::size_t>(first + s * table_row_ + i)];
+        table_[as_size((s * lanes + lane) * table_row_ + i)] =
+            ring ? dice_.below(unit_tokens_) : places[as_size(first + s * table_row_ + i)];
       }
     }
   }
@@ -365,11 +358,11 @@ inline void mock_cache::make_tables() {
 
 inline reference::row mock_cache::new_row(of plane, kv::lane this_lane, int position) {
   if (options_.rows == content::fingerprint) return fingerprint(plane, this_lane, position);
-  reference::row values(static_cast<std::size_t>(plane == of::keys ? model().head_dim : value_dim()));
+  reference::row values(as_size(plane == of::keys ? model().head_dim : value_dim()));
   for (double& each : values) each = options_.rows == content::few ? dice_.between(-1, 1) : dice_.real(2.0);
   if (options_.rows == content::troubled && dice_.chance(10)) {
     double const nothing = std::numeric_limits<double>::quiet_NaN();
-    values[static_cast<std::size_t>(dice_.below(static_cast<int>(values.size())))] =
+    values[as_size(dice_.below(static_cast<int>(values.size())))] =
         dice_.one_of<double>({nothing, nothing, reference::infinity, -reference::infinity, -0.0});
   }
   return values;

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
-#include <vector>
 
 #include "support/scores.hpp"
 
@@ -14,9 +11,9 @@ namespace kvpolicy_test {
 class owned_keep {
  public:
   explicit owned_keep(kv::score_view const& scores)
-      : offset_(static_cast<std::size_t>(scores.segments()) + 1),
-        ordinal_(static_cast<std::size_t>(scores.segments() * scores.lanes.capacity)),
-        seen_(static_cast<std::size_t>(scores.segments())) {
+      : offset_(as_size(scores.segments()) + 1),
+        ordinal_(as_size(scores.segments() * scores.lanes.capacity)),
+        seen_(as_size(scores.segments())) {
     keep_ = {scores.lanes,   scores.decides,  kv::item::token, kv::side::kept,
              offset_.data(), ordinal_.data(), seen_.data(),    static_cast<std::int64_t>(ordinal_.size()),
              report_.data()};

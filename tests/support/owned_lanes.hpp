@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
 #include <utility>
-#include <vector>
+
+#include "support/dice.hpp"
 
 namespace kvpolicy_test {
 
@@ -28,7 +27,7 @@ inline kv::lanes lanes_over(std::vector<int>& count, std::vector<int>& position,
 class owned_lanes {
  public:
   owned_lanes(int sequences, int layers, int heads, int bound, std::vector<int> counts)
-      : count_(std::move(counts)), in_flight_(static_cast<std::size_t>(sequences), 0) {
+      : count_(std::move(counts)), in_flight_(as_size(sequences), 0) {
     for (std::size_t lane = 0; lane < count_.size(); ++lane) {
       for (int e = 0; e < bound; ++e) position_.push_back(2 * e);
     }
@@ -39,8 +38,8 @@ class owned_lanes {
   owned_lanes& operator=(owned_lanes const&) = delete;
 
   [[nodiscard]] kv::lanes const& view() const { return lanes_; }
-  [[nodiscard]] int count(int lane) const { return count_[static_cast<std::size_t>(lane)]; }
-  void set_drafts(int sequence, int drafts) { in_flight_[static_cast<std::size_t>(sequence)] = drafts; }
+  [[nodiscard]] int count(int lane) const { return count_[as_size(lane)]; }
+  void set_drafts(int sequence, int drafts) { in_flight_[as_size(sequence)] = drafts; }
 
  private:
   std::vector<int> count_, position_, in_flight_;

@@ -16,7 +16,7 @@ class mock_projection {
         width_(width),
         model_(model) {
     row_ = std::int64_t{dims_} * model.query_heads + padding;
-    memory_.resize(static_cast<std::size_t>(row_ * width * model.layers * kv::bytes_of(element)));
+    memory_.resize(as_size(row_ * width * model.layers * kv::bytes_of(element)));
     dice random(seed);
     for (std::int64_t i = 0; i < row_ * width * model.layers; ++i) write(i, random.real(1));
   }

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
 #include <ostream>
 #include <span>
-#include <vector>
 
 #include "reference/basics.hpp"
 #include "reference/selection.hpp"
+#include "support/dice.hpp"
 
 namespace kvpolicy_test {
 
@@ -69,7 +66,7 @@ inline bool decided_by(std::vector<int> const& kept, reference::row const& score
   reference::flags is_kept(scores.size(), false);
   for (std::size_t i = 0; i < kept.size(); ++i) {
     if (i > 0 && kept[i] <= kept[i - 1]) return false;
-    is_kept[static_cast<std::size_t>(kept[i])] = true;
+    is_kept[as_size(kept[i])] = true;
   }
   for (std::size_t a = 0; a < scores.size(); ++a) {
     if (forced[a] && !is_kept[a]) return false;
@@ -87,15 +84,13 @@ class owned_scores {
   explicit owned_scores(kv::lanes const& batch, kv::granularity decides = kv::granularity::lane, int more = 3,
                         float filler = 0.5f)
       : stride_(batch.capacity + more),
-        values_(static_cast<std::size_t>(kv::segments(batch, decides) * stride_), filler),
+        values_(as_size(kv::segments(batch, decides) * stride_), filler),
         view_(kv::contiguous_scores(batch, decides, values_.data(), stride_)) {}
   owned_scores(owned_scores const&) = delete;
   owned_scores& operator=(owned_scores const&) = delete;
 
   [[nodiscard]] kv::score_view const& view() const { return view_; }
-  [[nodiscard]] std::span<float> row(int segment, int count) {
-    return {view_.row(segment), static_cast<std::size_t>(count)};
-  }
+  [[nodiscard]] std::span<float> row(int segment, int count) { return {view_.row(segment), as_size(count)}; }
   [[nodiscard]] int stride() const { return static_cast<int>(stride_); }
   [[nodiscard]] std::vector<float>& all() { return values_; }
 

@@ -65,17 +65,7 @@ class spans_case {
   }
 
   /// What the reference is told of a lane.
-  [[nodiscard]] reference::lane_attention lane(kv::lane one) {
-    reference::lane_attention made;
-    made.keys = cache.rows(of::keys, one, cache.committed(one));
-    for (int h = 0; h < cache.model().group(); ++h) {
-      reference::matrix& rows = made.queries.emplace_back();
-      for (int r = 0; r < queries.valid(one.sequence); ++r) {
-        rows.push_back(queries.row(one.sequence, one.layer, one.head * cache.model().group() + h, r));
-      }
-    }
-    return made;
-  }
+  [[nodiscard]] reference::lane_attention lane(kv::lane one) { return all_rows_of(cache, queries, one); }
   [[nodiscard]] std::vector<reference::row_span> spans_of(kv::lane one) const {
     std::vector<reference::row_span> made;
     for (int r = 0; r < queries.valid(one.sequence); ++r) {

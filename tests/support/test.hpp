@@ -62,12 +62,6 @@ namespace kvpolicy_test {
 
 namespace kv = kvpolicy;
 
-/// A number that is not negative, as sizes and indices of std are.
-template <class Number>
-constexpr std::size_t as_size(Number number) {
-  return static_cast<std::size_t>(number);
-}
-
 inline constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16,
                                         kv::isa::amx};
 
@@ -79,6 +73,26 @@ inline std::vector<kv::isa> vector_isas() {
   }
   return all;
 }
+
+// --- Inside a property
+// --------------------------------------------------------------------------------------------------
+
+inline bool any_bool() { return *rc::gen::arbitrary<bool>(); }
+inline std::uint64_t any_seed() { return *rc::gen::inRange<std::uint64_t>(0, 1u << 20); }
+/// An element type of signals.
+inline kv::codec any_float() { return *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16); }
+inline kv::isa any_isa() { return *rc::gen::elementOf(std::vector(std::begin(every_isa), std::end(every_isa))); }
+
+/// Any batch of at most so many lanes, whose rows are one of these; `aligned`: as a device reads them. It is logged.
+inline mock_options any_batch(std::vector<content> const& rows, int most_lanes = 6, bool aligned = false) {
+  mock_options shape = any_mock(most_lanes);
+  shape.rows = *rc::gen::elementOf(rows);
+  if (aligned) shape.skew = 0;
+  RC_LOG() << shape << '\n';
+  return shape;
+}
+
+// -------------------------------------------------------------------------------------------------------------------------
 
 /// So many numbers in [-size, size).
 inline std::vector<float> drawn(dice& from, int count, double size) {
@@ -103,6 +117,13 @@ inline void check_digits(reference::row const& actual, reference::row const& pri
   }
 }
 
+/// Checks, inside a property or outside of one, that a comparison found no difference.
+inline void assert_same(comparison const& result) {
+  RC_LOG() << result << '\n';
+  RC_ASSERT(result.same);
+}
+inline void check_same(comparison const& result) { CHECK_MESSAGE(result.same, result); }
+
 /// The lanes of a fake cache, or of a batch, in their order.
 template <class Lanes>
 std::vector<kv::lane> lanes_of(Lanes const& of) {
@@ -119,6 +140,14 @@ std::vector<kv::lane> lanes_of(Lanes const& of) {
 template <class Executor, class Policy, class Cache>
 auto state_and_plan(Executor& exec, Policy const& policy, Cache const& in, auto const&... how) {
   return std::pair{kv::make_state(exec, policy, in), kv::make_plan(exec, policy, in, how...)};
+}
+
+/// The same after a decision by these signals.
+template <class Executor, class Policy, class Signals, class Cache>
+auto decided(Executor& exec, Signals const& signals, Policy const& policy, Cache const& in, auto const&... how) {
+  auto made = state_and_plan(exec, policy, in, how...);
+  kv::decide(exec, policy, signals, made.first, made.second);
+  return made;
 }
 
 /// What an engine does with the signals of a forward, before it applies.

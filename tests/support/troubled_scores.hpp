@@ -4,10 +4,6 @@
 #include <rapidcheck.h>
 
 #include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <vector>
 
 #include "reference/basics.hpp"
 #include "support/dice.hpp"

@@ -2,7 +2,6 @@
 // attention_mass: bits on every instruction set. Sums of products differ among them.
 
 #include "support/golden.hpp"
-#include "support/test.hpp"
 
 namespace golden_attention_test {
 
@@ -83,11 +82,7 @@ std::uint64_t of_products(kv::isa level, kv::codec element, bool many) {
   return all.bits();
 }
 
-}  // namespace golden_attention_test
-
 TEST_SUITE("ops/golden/attention") {
-  using namespace golden_attention_test;
-
   TEST_CASE("compute_attention_mass gives the bits that it gave before") {
     for_each_isa([](kv::isa level) {
       if (level > kv::isa::avx512 || !has_recorded_sums) return;  // those levels round to bf16
@@ -104,3 +99,5 @@ TEST_SUITE("ops/golden/attention") {
     });
   }
 }
+
+}  // namespace golden_attention_test

@@ -2,7 +2,6 @@
 // Edits of lists, rows and numbers of entries: bits on every instruction set.
 
 #include "support/golden.hpp"
-#include "support/test.hpp"
 
 namespace golden_edits_test {
 
@@ -118,11 +117,7 @@ void replace(kv::host_executor& exec, model& on, bool lists) {
   }
 }
 
-}  // namespace golden_edits_test
-
 TEST_SUITE("ops/golden/edits") {
-  using namespace golden_edits_test;
-
   TEST_CASE("edits are what they were") {
     for_each_isa([](kv::isa level) {
       CHECK(of_edits(level, [](auto& exec, model& on) {
@@ -150,3 +145,5 @@ TEST_SUITE("ops/golden/edits") {
     });
   }
 }
+
+}  // namespace golden_edits_test

@@ -2,7 +2,6 @@
 // Gates, residual heads and the sums of features: bits on every instruction set.
 
 #include "support/golden.hpp"
-#include "support/test.hpp"
 
 namespace golden_heads_test {
 
@@ -113,11 +112,7 @@ std::uint64_t of_heads(kv::isa level) {
   return all.bits();
 }
 
-}  // namespace golden_heads_test
-
 TEST_SUITE("ops/golden/heads") {
-  using namespace golden_heads_test;
-
   // A sum's order follows the vectors' width, and products and sums are fused where there is such an operation.
   TEST_CASE("kernels give the bits that they gave before") {
     std::uint64_t const before[][2] = {{0x27AB587CCF5D821Du, 0x2CAEC90F73E07906u},
@@ -131,3 +126,5 @@ TEST_SUITE("ops/golden/heads") {
     });
   }
 }
+
+}  // namespace golden_heads_test

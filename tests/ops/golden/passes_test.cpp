@@ -2,7 +2,6 @@
 // Norms, lowest scores, passes over slots and lists of ordinals: bits on every instruction set.
 
 #include "support/golden.hpp"
-#include "support/test.hpp"
 
 namespace golden_passes_test {
 
@@ -155,11 +154,7 @@ std::uint64_t of_lists(kv::isa simd_level) {
   return all.bits();
 }
 
-}  // namespace golden_passes_test
-
 TEST_SUITE("ops/golden/passes") {
-  using namespace golden_passes_test;
-
   TEST_CASE("kernels give the bits that they gave before") {
     for_each_isa([](kv::isa level) {
       CHECK(of_norms(level, kv::codec::f32) == 0xC572D4B71976DFCDu);
@@ -171,3 +166,5 @@ TEST_SUITE("ops/golden/passes") {
     });
   }
 }
+
+}  // namespace golden_passes_test

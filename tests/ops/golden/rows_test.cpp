@@ -2,7 +2,6 @@
 // Sums of rows, query memory, numbers of new tokens and turned keys: bits on every instruction set.
 
 #include "support/golden.hpp"
-#include "support/test.hpp"
 
 namespace golden_rows_test {
 
@@ -108,11 +107,7 @@ std::uint64_t of_turns(kv::isa level) {
   return all.bits();
 }
 
-}  // namespace golden_rows_test
-
 TEST_SUITE("ops/golden/rows") {
-  using namespace golden_rows_test;
-
   TEST_CASE("kernels give the bits that they gave before") {
     for_each_isa([](kv::isa level) {
       CHECK(of_sums(level) == 0x3FC90BCB2027637Fu);
@@ -122,3 +117,5 @@ TEST_SUITE("ops/golden/rows") {
     });
   }
 }
+
+}  // namespace golden_rows_test

@@ -2,7 +2,6 @@
 // Selections, pools and page bounds: bits on every instruction set.
 
 #include "support/golden.hpp"
-#include "support/test.hpp"
 
 namespace golden_selection_test {
 
@@ -117,11 +116,7 @@ std::uint64_t of_bounds(kv::isa level, kv::codec element) {
   return all.bits();
 }
 
-}  // namespace golden_selection_test
-
 TEST_SUITE("ops/golden/selection") {
-  using namespace golden_selection_test;
-
   TEST_CASE("selections, pools and bounds are what they were") {
     for_each_isa([](kv::isa level) {
       CHECK(of_selections(level) == 0xB531FFA9E3BDEC25u);
@@ -132,3 +127,5 @@ TEST_SUITE("ops/golden/selection") {
     });
   }
 }
+
+}  // namespace golden_selection_test

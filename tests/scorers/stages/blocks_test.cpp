@@ -3,7 +3,7 @@
 #include "reference/blocks.hpp"
 
 #include "support/scored_layer.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
@@ -26,8 +26,7 @@ struct classed_layer : scored_layer {
   template <class Policy>
   std::vector<std::set<int>> decide(Policy const& policy, int over_budget = -1) {
     kv::host_executor exec(2);
-    auto [state, plan] = state_and_plan(exec, policy, cache);
-    kv::decide(exec, policy, kv::signals{cache.lanes, given()}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{cache.lanes, given()}, policy, cache);
     if (over_budget >= 0) CHECK(plan.report().over_budget == over_budget);
     std::vector<std::set<int>> made;
     for (int s = 0; s < plan.keep().segments(); ++s) {
@@ -84,8 +83,8 @@ TEST_SUITE("scorers/stages/blocks") {
       classed_layer made = any_layer();
       int const size = *rc::gen::elementOf(std::vector<int>(std::begin(sizes), std::end(sizes)));
       int const sinks = *rc::gen::inRange(0, 9), recent = *rc::gen::inRange(0, 9);
-      bool const by_class = *rc::gen::arbitrary<bool>(), of_layer = *rc::gen::arbitrary<bool>();
-      bool const by_ratio = *rc::gen::arbitrary<bool>();
+      bool const by_class = any_bool(), of_layer = any_bool();
+      bool const by_ratio = any_bool();
       int const budget = *rc::gen::inRange(0, made.entries + 2);
       double const ratio = *rc::gen::element(0.1, 0.25, 0.5, 0.9, 0.99);
       for (int& each : made.classes) each = *rc::gen::inRange(0, 30) == 0 ? 1 : 0;
@@ -202,8 +201,7 @@ TEST_SUITE("scorers/stages/blocks") {
                               .protect = kv::position_span{5, 6},
                               .budget = kv::unlimited{},
                               .pick = kv::lowest{0.5}};
-    auto [state, plan] = state_and_plan(exec, policy, made.cache);
-    kv::decide(exec, policy, kv::signals{made.cache.lanes, made.given()}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{made.cache.lanes, made.given()}, policy, made.cache);
     std::string forced;
     for (int e = 0; e < 10; ++e) forced += kv::forces(policy, plan, 0, e) ? '1' : '0';
     CHECK(forced == "0000111111");
@@ -220,26 +218,24 @@ TEST_SUITE("scorers/stages/blocks") {
   }
 
   TEST_CASE("blocks that cannot be are refused") {
-    auto const refuses = [](char const* spec, std::string const& error) {
-      CHECK_THROWS_WITH_AS((void)kv::parse(spec), error.c_str(), kv::invalid_argument);
-    };
-    refuses("knorm | blocks(0) | budget(8)", "parse: column 9: blocks.size = 0, but a block has at least one entry");
-    refuses("knorm | blocks(4, last) | budget(8)",
-            "parse: column 9: blocks.how = last, but a block is more than its last entry");
-    refuses("knorm | lowest(1.5)", "parse: column 9: lowest.part = 1.5, but a part is dropped, 0 to 1");
-    refuses("knorm | lowest(0.5) | budget(8)",
-            "parse: column 23 = budget, but lowest drops a part of the entries, whatever the budget");
-    refuses("knorm | put_first(tokens=3) | blocks(4) | budget(8)",
-            "parse: column 31: blocks.score_of = knorm | put_first(tokens=3, then=recency), but it puts single entries "
-            "first");
+    says(parse_error, "parse: ")({
+        {"knorm | blocks(0) | budget(8)", "column 9: blocks.size = 0, but a block has at least one entry"},
+        {"knorm | blocks(4, last) | budget(8)", "column 9: blocks.how = last, but a block is more than its last entry"},
+        {"knorm | lowest(1.5)", "column 9: lowest.part = 1.5, but a part is dropped, 0 to 1"},
+        {"knorm | lowest(0.5) | budget(8)",
+         "column 23 = budget, but lowest drops a part of the entries, whatever the budget"},
+        {"knorm | put_first(tokens=3) | blocks(4) | budget(8)",
+         "column 31: blocks.score_of = knorm | put_first(tokens=3, then=recency), but it puts single entries first"},
+    });
     CHECK_THROWS_WITH_AS(
         (void)kv::parse_cache_policy("admit: openvino | window(8)"),
         "parse: column 8 = openvino, but it is of blocks, and an admission asks about each entry alone",
         kv::invalid_argument);
-    refuses("knorm | blocks(4) | put_first(tokens=3) | budget(8)",
-            "parse: column 21: put_first.score_of = knorm | blocks(size=4, how=mean), but its entries are in blocks "
-            "already");
-    refuses("knorm | put_first(tokens=3) | lowest(0.5)", "parse: column 9 = put_first, but lowest has no places");
+    says(parse_error, "parse: ")({
+        {"knorm | blocks(4) | put_first(tokens=3) | budget(8)",
+         "column 21: put_first.score_of = knorm | blocks(size=4, how=mean), but its entries are in blocks already"},
+        {"knorm | put_first(tokens=3) | lowest(0.5)", "column 9 = put_first, but lowest has no places"},
+    });
     classed_layer made(9);
     kv::eviction const shared{.score = kv::blocks{.score_of = kv::external{}, .size = 4}, .budget = kv::per_layer{4}};
     CHECK_THROWS_WITH_AS(made.decide(shared),

@@ -2,7 +2,7 @@
 // CriticalKV's stage: a part of the budget by the score, and the rest by the score times the norm of projected values.
 #include "reference/methods.hpp"
 #include "support/scored_layer.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
@@ -38,8 +38,7 @@ struct projected_layer : scored_layer {
   std::pair<std::vector<std::vector<int>>, std::vector<reference::row>> decide(Policy const& policy,
                                                                                Given const&... more) {
     kv::host_executor exec(2);
-    auto [state, plan] = state_and_plan(exec, policy, cache);
-    kv::decide(exec, policy, kv::signals{cache.lanes, given(), kv::keys_of(cache), more...}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{cache.lanes, given(), kv::keys_of(cache), more...}, policy, cache);
     std::pair<std::vector<std::vector<int>>, std::vector<reference::row>> made;
     for (int s = 0; s < 2; ++s) {
       made.first.push_back(listed(plan.keep(), s));
@@ -97,7 +96,7 @@ TEST_SUITE("scorers/stages/critical") {
       int const budget = *rc::gen::inRange(0, made.entries + 2);
       kv::critical<kv::external> const score{.first = *rc::gen::element(0.5, 0.0, 1.0, 0.29, 0.9, 0.01),
                                              .epsilon = *rc::gen::element(1e-4f, 0.0f, 0.25f)};
-      bool const gives = *rc::gen::arbitrary<bool>();
+      bool const gives = any_bool();
       kv::eviction const policy{.score = score, .protect = kv::safe{sinks, recent}, .budget = kv::per_lane{budget}};
       auto const run = [&](auto const& which) {
         if (!gives) return made.decide(which, kv::values_of(made.cache), made.by());
@@ -176,7 +175,7 @@ TEST_SUITE("scorers/stages/critical") {
       using stage = kv::times_norm<kv::external, kv::normed_rows::projected>;
       stage const score{.norm = *rc::gen::element(kv::norm_of_row::l1, kv::norm_of_row::l2),
                         .epsilon = *rc::gen::element(0.0f, 0.25f)};
-      bool const gives = *rc::gen::arbitrary<bool>();
+      bool const gives = any_bool();
       kv::eviction const policy{.score = score, .budget = kv::per_lane{*rc::gen::inRange(0, 40)}};
       auto const run = [&](auto const& which) {
         if (gives) return made.decide(which, made.given_norms());
@@ -219,29 +218,24 @@ TEST_SUITE("scorers/stages/critical") {
   }
 
   TEST_CASE("what it cannot do is refused") {
-    auto const refuses = [](char const* spec, std::string const& error) {
-      CHECK_THROWS_WITH_AS((void)kv::parse(spec), error.c_str(), kv::invalid_argument);
-    };
-    refuses("knorm | critical(1.5)", "parse: column 9: critical.first = 1.5, but a part of the budget, 0 to 1");
-    refuses("knorm | critical(epsilon=-1)",
-            "parse: column 9: critical.epsilon = -1, but it is added to every score, 0 or more");
-    refuses("tova | critical",
-            "parse: column 8: critical.score_of = tova(force_last=false), but a value belongs to one lane");
-    refuses("knorm | put_first(tokens=3) | critical",
-            "parse: column 31: critical.score_of = knorm | put_first(tokens=3, then=recency), but it puts single "
-            "entries first");
-    refuses("critical_kv(first=2) | budget(9)",
-            "parse: column 1: critical_kv.first = 2, but a part of the budget, 0 to 1");
-    refuses("critical_kv | critical", "parse: column 15 = critical, but its system has one of its own");
-    refuses("knorm | critical | at_least(0.5)", "parse: column 9 = critical, but at_least has no places");
+    says(parse_error, "parse: ")({
+        {"knorm | critical(1.5)", "column 9: critical.first = 1.5, but a part of the budget, 0 to 1"},
+        {"knorm | critical(epsilon=-1)", "column 9: critical.epsilon = -1, but it is added to every score, 0 or more"},
+        {"tova | critical", "column 8: critical.score_of = tova(force_last=false), but a value belongs to one lane"},
+        {"knorm | put_first(tokens=3) | critical",
+         "column 31: critical.score_of = knorm | put_first(tokens=3, then=recency), but it puts single entries first"},
+        {"critical_kv(first=2) | budget(9)", "column 1: critical_kv.first = 2, but a part of the budget, 0 to 1"},
+        {"critical_kv | critical", "column 15 = critical, but its system has one of its own"},
+        {"knorm | critical | at_least(0.5)", "column 9 = critical, but at_least has no places"},
+    });
     std::string const inside = "knorm | critical(first=0.5, epsilon=1e-04)";
     for (std::string const stage : {"times_norm", "normalised", "pooled", "noise", "decayed", "mix",
                                     "reduce_lanes(token)", "blocks", "put_first(3)"}) {
-      refuses(("knorm | critical | " + stage).c_str(),
-              "parse: column 20: " + stage.substr(0, stage.find('(')) + ".score_of = " + inside +
-                  (stage == "blocks" ? ", but it puts single entries first"
-                                     : ", but it puts entries first and has the scores of the others, and no stage "
-                                       "may be around it"));
+      CHECK(parse_error("knorm | critical | " + stage) ==
+            "parse: column 20: " + stage.substr(0, stage.find('(')) + ".score_of = " + inside +
+                (stage == "blocks" ? ", but it puts single entries first"
+                                   : ", but it puts entries first and has the scores of the others, and no stage "
+                                     "may be around it"));
     }
   }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decisions in two steps: the best by one score first, the rest by another.
 #include "support/scored_layer.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
@@ -14,8 +14,7 @@ struct two_lanes : scored_layer {
   template <class Policy>
   std::pair<std::vector<std::set<int>>, std::vector<float>> decide(Policy const& policy) {
     kv::host_executor exec(2);
-    auto [state, plan] = state_and_plan(exec, policy, cache);
-    kv::decide(exec, policy, kv::signals{cache.lanes, given()}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{cache.lanes, given()}, policy, cache);
     std::pair<std::vector<std::set<int>>, std::vector<float>> made;
     for (int s = 0; s < 2; ++s) {
       auto const listed = plan.keep().listed(s);
@@ -71,10 +70,10 @@ TEST_SUITE("scorers/stages/put_first") {
       two_lanes made(*rc::gen::inRange(1, 60));
       int const sinks = *rc::gen::inRange(0, 6);
       int const budget = *rc::gen::inRange(0, made.entries + 1);
-      bool const by_part = *rc::gen::arbitrary<bool>();
+      bool const by_part = any_bool();
       int const tokens = *rc::gen::inRange(0, 20);
       double const part = *rc::gen::element(0.1, 0.25, 0.5, 0.75, 1.0);
-      bool const by_chance = *rc::gen::arbitrary<bool>();
+      bool const by_chance = any_bool();
       for (float& each : made.scores) {
         each = *rc::gen::inRange(0, 9) == 0 ? NAN : static_cast<float>(*rc::gen::inRange(0, 12));
       }
@@ -183,30 +182,28 @@ TEST_SUITE("scorers/stages/put_first") {
   }
 
   TEST_CASE("what a spec cannot say is refused with its column") {
-    auto const refusal = [](char const* spec) { return error_of([&] { (void)kv::parse(spec); }); };
     CHECK(kv::parse("evict: knorm | budget(3)") == kv::parse("knorm | budget(3)"));
-    CHECK(refusal(" admit: knorm") ==
+    CHECK(parse_error(" admit: knorm") ==
           "parse: column 2 = admit, but an eviction has the section evict: alone, and a cache policy all");
-    CHECK(refusal("intent_kv | put_first(3)").starts_with("parse: column 13: put_first.score_of = intent_kv("));
-    CHECK(refusal("intent_kv | put_first(3)").ends_with("and put_first needs a score of every entry"));
-    CHECK(refusal("snapkv | put_first(3, 0.5)") ==
-          "parse: column 10: put_first.part = 0.5, but it says how many once: tokens or part");
-    CHECK(refusal("snapkv | budget(3, beta=2)") == "parse: column 20 = beta, but only by=ramp has it");
-    CHECK(refusal("snapkv | budget(3, by=ramp, scope=layer)") ==
-          "parse: column 10 = budget, but only lanes that share with nobody have shares that differ");
-    CHECK(refusal("pyramid_kv(beta=0.5) | budget(3)") ==
-          "parse: column 1: pyramid_kv.beta = 0.5, but the last layer's share is 1 / beta of the average, beta >= 1");
-    CHECK(refusal("lu_kv(sinks=-1) | budget(3)") ==
-          "parse: column 1: lu_kv.sinks = -1, but a count cannot be negative");
-    CHECK(refusal("lu_kv(scores=x) | budget(3)") ==
-          "parse: column 1 = lu_kv, but its table is lu_kv, and a table is given to the registry by its name");
-    CHECK(refusal("pyramid_kv | reduce_lanes(token, sum)") ==
-          "parse: column 1 = pyramid_kv, but layers that decide together have one budget");
-    CHECK(refusal("sir_llm|safe|safe|safe|safe|safe|safe|safe|safe") ==
-          "parse: column 1 = sir_llm, but at most eight protections are joined, its own included");
-    CHECK(refusal("nacl(random=2)") == "parse: column 1: nacl.random = 2, but a part of the free places, 0 to 1");
-    CHECK(refusal("fast_kvzip(window=-2)") ==
-          "parse: column 1: fast_kvzip.window = -2, but a count, or -1 for 2 % of the entries");
+    CHECK(parse_error("intent_kv | put_first(3)").starts_with("parse: column 13: put_first.score_of = intent_kv("));
+    CHECK(parse_error("intent_kv | put_first(3)").ends_with("and put_first needs a score of every entry"));
+    says(parse_error, "parse: ")({
+        {"snapkv | put_first(3, 0.5)", "column 10: put_first.part = 0.5, but it says how many once: tokens or part"},
+        {"snapkv | budget(3, beta=2)", "column 20 = beta, but only by=ramp has it"},
+        {"snapkv | budget(3, by=ramp, scope=layer)",
+         "column 10 = budget, but only lanes that share with nobody have shares that differ"},
+        {"pyramid_kv(beta=0.5) | budget(3)",
+         "column 1: pyramid_kv.beta = 0.5, but the last layer's share is 1 / beta of the average, beta >= 1"},
+        {"lu_kv(sinks=-1) | budget(3)", "column 1: lu_kv.sinks = -1, but a count cannot be negative"},
+        {"lu_kv(scores=x) | budget(3)",
+         "column 1 = lu_kv, but its table is lu_kv, and a table is given to the registry by its name"},
+        {"pyramid_kv | reduce_lanes(token, sum)",
+         "column 1 = pyramid_kv, but layers that decide together have one budget"},
+        {"sir_llm|safe|safe|safe|safe|safe|safe|safe|safe",
+         "column 1 = sir_llm, but at most eight protections are joined, its own included"},
+        {"nacl(random=2)", "column 1: nacl.random = 2, but a part of the free places, 0 to 1"},
+        {"fast_kvzip(window=-2)", "column 1: fast_kvzip.window = -2, but a count, or -1 for 2 % of the entries"},
+    });
   }
 }
 

@@ -142,8 +142,7 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
     });
     holds("SnapKV's window, whose queries were recorded", [] {
       filled_cache cache(even_batch());
-      mock_queries queries(cache, kv::codec::f32, *rc::gen::inRange(1, 6), 7);
-      fill_current(queries, cache, content::smooth);
+      current_queries queries(cache, kv::codec::f32, *rc::gen::inRange(1, 6), 7);
       kv::snapkv const score{.window = 8, .pool = kv::no_pool{}};
       lowers(cache, queries, score, [&](int lane) {
         return reference::snapkv(reference_lane(cache, queries, cache.lane_at(lane)),
@@ -159,16 +158,14 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
     kv::host_executor exec;
     for (kv::reduction const how : reductions) {
       kv::eviction<kv::reduce_lanes<by_layer_place>> const policy{.score = {.how = how}, .budget = {4}};
-      auto [state, plan] = state_and_plan(exec, policy, cache.view());
-      kv::decide(exec, policy, kv::signals{cache.lanes()}, state, plan);
+      auto [state, plan] = decided(exec, kv::signals{cache.lanes()}, policy, cache.view());
       CHECK(listed(plan.keep(), 0) == std::vector<int>{3, 4, 8, 9});
       float const factor = how == kv::reduction::sum ? 3.0f : how == kv::reduction::mean ? 1.5f : 2.0f;
       for (int e = 0; e < 10; ++e) CHECK(plan.scores(cache.lanes()).row(0)[e] == factor * static_cast<float>(e % 5));
     }
     kv::eviction<kv::reduce_lanes<by_layer_place>> const same{.score = {.decides = kv::granularity::layer},
                                                               .budget = {4}};
-    auto [state, plan] = state_and_plan(exec, same, cache.view());
-    kv::decide(exec, same, kv::signals{cache.lanes()}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{cache.lanes()}, same, cache.view());
     CHECK(plan.keep().segments() == 2);
     CHECK(plan.scores(cache.lanes()).row(1)[4] == 8.0f);
   }
@@ -179,8 +176,7 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
     kv::host_executor exec;
     auto const kept = [&](kv::reduction how) {
       kv::eviction<kv::reduce_lanes<two_heads>> const policy{.score = {.how = how}, .budget = {1}};
-      auto [state, plan] = state_and_plan(exec, policy, cache.view());
-      kv::decide(exec, policy, kv::signals{cache.lanes()}, state, plan);
+      auto [state, plan] = decided(exec, kv::signals{cache.lanes()}, policy, cache.view());
       return listed(plan.keep(), 0);
     };
     CHECK(kept(kv::reduction::sum) == std::vector<int>{2});
@@ -209,8 +205,7 @@ TEST_SUITE("scorers/stages/reduce_lanes") {
                               .protect = kv::safe{2, 3},
                               .budget = kv::per_lane{7}};
     kv::host_executor exec;
-    auto [state, plan] = state_and_plan(exec, policy, cache.view());
-    kv::decide(exec, policy, kv::signals{cache.lanes(), kv::keys_of(cache.view())}, state, plan);
+    auto [state, plan] = decided(exec, kv::signals{cache.lanes(), kv::keys_of(cache.view())}, policy, cache.view());
     CHECK(listed(plan.keep(), 0) == std::vector<int>{0, 1, 7, 8, 9, 10, 11});
     CHECK(plan.scores(cache.lanes()).row(0)[8] == 36);  // six lanes, in each of which 6 come before it
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stages that change scores entry by entry or lane by lane, against naive references.
 #include "support/scored_layer.hpp"
-#include "support/test.hpp"
+#include "support/specs.hpp"
 
 namespace {
 
@@ -24,8 +24,8 @@ struct gapped_layer : scored_layer {
   template <class Policy>
   std::pair<std::vector<std::vector<int>>, std::vector<float>> decide(Policy const& policy) {
     kv::host_executor exec(2);
-    auto [state, plan] = state_and_plan(exec, policy, cache);
-    kv::decide(exec, policy, kv::signals{cache.lanes, given(), kv::keys_of(cache), kv::values_of(cache)}, state, plan);
+    auto [state, plan] =
+        decided(exec, kv::signals{cache.lanes, given(), kv::keys_of(cache), kv::values_of(cache)}, policy, cache);
     std::pair<std::vector<std::vector<int>>, std::vector<float>> made;
     for (int s = 0; s < plan.keep().segments(); ++s) {
       made.first.push_back(listed(plan.keep(), s));
@@ -126,8 +126,7 @@ row normalised_by(kv::normalising how, row scores) {
     if (how == kv::normalising::min_max) each = part(each - low, high - low);
     if (how == kv::normalising::z) each = (each - mean) / (deviation < 1e-6 ? 1e-6 : deviation);
     if (how == kv::normalising::softmax) each = std::exp(each - high) / powers;
-    if (how == kv::normalising::rank)
-      each = worse(static_cast<std::size_t>(&each - scores.data())) / static_cast<double>(known.size());
+    if (how == kv::normalising::rank) each = worse(as_size(&each - scores.data())) / static_cast<double>(known.size());
   }
   return scores;
 }
@@ -425,39 +424,40 @@ TEST_SUITE("scorers/stages/small_stages") {
   }
 
   TEST_CASE("what these stages cannot do is refused") {
-    auto const refuses = [](char const* spec, std::string const& error) {
-      CHECK_THROWS_WITH_AS((void)kv::parse(spec), error.c_str(), kv::invalid_argument);
-    };
-    refuses("knorm | times_norm(keys)", "parse: column 20 = keys, but times_norm's of is values or projected");
-    refuses("knorm | times_norm(norm=l1)",
-            "parse: column 9: times_norm.norm = l1, but values as they are have l2; l1 is of projected ones");
-    refuses("knorm | times_norm(epsilon=-1)",
-            "parse: column 9: times_norm.epsilon = -1, but it is added to every score, 0 or more");
-    refuses("tova | times_norm",
-            "parse: column 8: times_norm.score_of = tova(force_last=false), but a value belongs to one lane");
-    refuses("knorm | normalised(sum, -1)",
-            "parse: column 9: normalised.block = -1, but a count cannot be negative; 0 is all of a lane");
+    says(parse_error, "parse: ")({
+        {"knorm | times_norm(keys)", "column 20 = keys, but times_norm's of is values or projected"},
+        {"knorm | times_norm(norm=l1)",
+         "column 9: times_norm.norm = l1, but values as they are have l2; l1 is of projected ones"},
+        {"knorm | times_norm(epsilon=-1)",
+         "column 9: times_norm.epsilon = -1, but it is added to every score, 0 or more"},
+        {"tova | times_norm",
+         "column 8: times_norm.score_of = tova(force_last=false), but a value belongs to one lane"},
+        {"knorm | normalised(sum, -1)",
+         "column 9: normalised.block = -1, but a count cannot be negative; 0 is all of a lane"},
+    });
     for (std::string const block : {"0", "4097"}) {
-      refuses(("knorm | normalised(rank, " + block + ")").c_str(),
-              "parse: column 9: normalised.block = " + block + ", but a block of ranks has 1 to 4096 entries");
+      CHECK(parse_error("knorm | normalised(rank, " + block + ")") ==
+            "parse: column 9: normalised.block = " + block + ", but a block of ranks has 1 to 4096 entries");
     }
-    refuses("knorm | normalised(most)",
-            "parse: column 20 = most, but normalised's how is sum, min_max, z, softmax or rank");
-    refuses("knorm | pooled(max:4)", "parse: column 9: pooled.pool = 4, but a pool has an odd width");
-    refuses("intent_kv(mode=memory) | reduce_lanes(token, sum) | decayed(0)",
-            "parse: column 53: decayed.decay = 0, but older entries count less, and not nothing: 0 to 1");
-    refuses("knorm | decayed(1.5)",
-            "parse: column 9: decayed.decay = 1.5, but older entries count less, and not nothing: 0 to 1");
-    refuses("knorm | mix(2)", "parse: column 9: mix.lambda = 2, but the part of the score so far, 0 to 1");
-    refuses("knorm | mix(with=full)", "parse: column 18 = full, but mix's with is recency, knorm or random");
-    refuses("knorm | reduce_lanes(layer, sum) | mix",
-            "parse: column 36: mix.score_of = knorm | reduce_lanes(layer, sum), but the other score is one of a lane");
+    says(parse_error, "parse: ")({
+        {"knorm | normalised(most)", "column 20 = most, but normalised's how is sum, min_max, z, softmax or rank"},
+        {"knorm | pooled(max:4)", "column 9: pooled.pool = 4, but a pool has an odd width"},
+        {"intent_kv(mode=memory) | reduce_lanes(token, sum) | decayed(0)",
+         "column 53: decayed.decay = 0, but older entries count less, and not nothing: 0 to 1"},
+        {"knorm | decayed(1.5)",
+         "column 9: decayed.decay = 1.5, but older entries count less, and not nothing: 0 to 1"},
+        {"knorm | mix(2)", "column 9: mix.lambda = 2, but the part of the score so far, 0 to 1"},
+        {"knorm | mix(with=full)", "column 18 = full, but mix's with is recency, knorm or random"},
+        {"knorm | reduce_lanes(layer, sum) | mix",
+         "column 36: mix.score_of = knorm | reduce_lanes(layer, sum), but the other score is one of a lane"},
+    });
     for (std::string const stage : {"times_norm", "normalised", "pooled", "noise", "decayed", "mix"}) {
       std::string const spec = "knorm | blocks(4) | " + stage;
-      refuses(spec.c_str(), "parse: column 21: " + stage +
-                                ".score_of = knorm | blocks(size=4, how=mean), but its entries are in blocks already");
+      CHECK(parse_error(spec) ==
+            "parse: column 21: " + stage +
+                ".score_of = knorm | blocks(size=4, how=mean), but its entries are in blocks already");
     }
-    std::string const ranked = error_of([] { (void)kv::parse("intent_kv | pooled"); });
+    std::string const ranked = parse_error("intent_kv | pooled");
     CHECK(ranked.starts_with("parse: column 13: pooled.score_of = intent_kv("));
     CHECK(ranked.ends_with("), but it ranks the entries that compete, and pooled needs a score of every entry"));
   }
