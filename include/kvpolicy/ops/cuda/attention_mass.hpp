@@ -34,8 +34,7 @@ struct implementation<ops::compute_attention_mass_t, Backend> {
       detail::check_scratch("compute_attention_mass", exec,
                             detail::sums_storage(call.task().group, out.lanes.capacity, lanes, nullptr).bytes(lanes));
     }
-    detail::fma_product const plain{detail::reader_of(from.rows), detail::reader_of(rows),
-                                    from.rows.scales.data != nullptr};
+    detail::fma_product const plain = detail::fma_product::of(from.rows, rows);
     if (call.heads_first()) return detail::mass_launches(exec, call, plain).run_heads_first();
     if (rows.rows > 0 && call.is_plain_sum()) {
       bool const done = run_fragments<codec::bf16>(exec, call) || run_fragments<codec::f16>(exec, call) ||

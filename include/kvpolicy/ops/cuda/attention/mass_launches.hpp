@@ -146,18 +146,24 @@ class mass_launches {
   void run_heads_first() {
     int const entries = entries_of_piece(), most = sums_storage::most_rows;
     int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
-    known_sums const known{call_.sums_are_given(), storage_};
     for (int first = 0; first == 0 || first < call_.rows(); first += most) {
-      if (!known.given && call_.rows() > 0) sums(first);
+      if (!call_.sums_are_given() && call_.rows() > 0) sums(first);
       mass_reduction const how = call_.reduction_of(first > 0);
       heads_kernel<Product> const kernel{
-          call_.part(first, most, false), product_, known, how, exec_.faults(), pieces, entries};
+          call_.part(first, most, false), product_, known(), how, exec_.faults(), pieces, entries};
       launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);
     }
   }
 
- protected:
-  [[nodiscard]] auto threads() const { return at_most<tile_entries>(exec_.threads().entry); }
+  [[nodiscard]] auto const& storage() const { return storage_; }
+  /// What is known of rows once their statistics are launched.
+  [[nodiscard]] known_sums known() const { return {call_.sums_are_given(), storage_}; }
+
+  /// Launches another reduction of a part of the rows.
+  template <class Reduction>
+  void reduce(attention_task const& part, Reduction const& reduction) {
+    launch_reduction(exec_, part, product_, reduction, entries_of_piece());
+  }
 
   /// Launches the statistics of up to most_rows rows.
   void sums(int first) {
@@ -178,9 +184,12 @@ class mass_launches {
     }
   }
 
+ protected:
+  [[nodiscard]] auto threads() const { return at_most<tile_entries>(exec_.threads().entry); }
+
   /// The entries of a block: fewer where longer pieces would leave multiprocessors idle.
   [[nodiscard]] int entries_of_piece() const {
-    int tiles = (exec_.config().entries_of_a_block + tile_entries - 1) / tile_entries;
+    int tiles = whole_tiles(exec_.config().entries_of_a_block) / tile_entries;
     if constexpr (mass_kernels<Product>::packs) return entries_of_waves(4 * tiles * tile_entries);
     auto const blocks = [&] { return scores_.segments() * (scores_.lanes.capacity / (tiles * tile_entries) + 1); };
     while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
@@ -199,7 +208,7 @@ class mass_launches {
     int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
     typename mass_kernels<Product>::masses const kernel{call_.part(first, most, call_.task().rows_apart),
                                                         product_,
-                                                        known_sums{call_.sums_are_given(), storage_},
+                                                        known(),
                                                         call_.reduction_of(first > 0, first + most >= call_.rows()),
                                                         exec_.faults(),
                                                         pieces,
