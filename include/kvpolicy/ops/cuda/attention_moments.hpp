@@ -59,14 +59,9 @@ struct implementation<ops::attention_moments_t, Backend> {
     keys const those = detail::keys_of_head(from, group, how.head);
     query_view const some = detail::rows_of_head(rows, group, how.head);
     detail::mass_call const call(those, some, {.last_rows = how.last_rows}, out);
-    expects(call.rows() <= detail::sums_storage::most_rows, "attention_moments", "queries.rows", call.rows(),
-            [] { return "a device takes " + std::to_string(detail::sums_storage::most_rows) + " rows at once"; });
+    call.check_rows_at_once("attention_moments");
     if (out.segments() == 0) return;
-    if (call.rows() > 0) {
-      int const lanes = out.lanes.size();
-      detail::check_scratch("attention_moments", exec,
-                            detail::sums_storage(1, out.lanes.capacity, lanes, nullptr).bytes(lanes));
-    }
+    if (call.rows() > 0) detail::check_scratch("attention_moments", exec, detail::bytes_of_sums(1, out.lanes));
     detail::mass_launches launches(exec, call, detail::fma_product::of(from.rows, some));
     if (call.rows() > 0) launches.sums(0);
     launches.reduce(call.part(0, detail::sums_storage::most_rows, true),

@@ -157,7 +157,7 @@ struct pooled_reduction {
 template <kernel_backend Backend>
 struct implementation<ops::pooled_attention_t, Backend> {
   static std::size_t scratch(shape const& model, lanes const& batch) {
-    return storage_of(model.group(), batch).bytes(batch.size());
+    return detail::bytes_of_sums<detail::pooled_product>(model.group(), batch);
   }
 
   template <class Executor>
@@ -170,22 +170,17 @@ struct implementation<ops::pooled_attention_t, Backend> {
       return "a device takes pools of up to " + std::to_string(detail::pooled_product::widest) + " entries";
     });
     detail::mass_call const call(from, rows, {.last_rows = how.last_rows}, out);
-    expects(call.rows() <= detail::sums_storage::most_rows, "pooled_attention", "queries.rows", call.rows(),
-            [] { return "a device takes " + std::to_string(detail::sums_storage::most_rows) + " rows at once"; });
+    call.check_rows_at_once("pooled_attention");
     if (out.segments() == 0) return;
     if (call.rows() > 0) {
-      detail::check_scratch("pooled_attention", exec, storage_of(call.task().group, out.lanes).bytes(out.lanes.size()));
+      detail::check_scratch("pooled_attention", exec,
+                            detail::bytes_of_sums<detail::pooled_product>(call.task().group, out.lanes));
     }
     detail::pooled_product const product{detail::fma_product::of(from.rows, rows), how};
     detail::mass_launches launches(exec, call, product);
     if (call.rows() > 0) launches.sums(0);
     launches.reduce(call.part(0, detail::sums_storage::most_rows, false),
                     detail::pooled_reduction{{launches.storage()}, product, mean});
-  }
-
- private:
-  static detail::mass_kernels<detail::pooled_product>::storage storage_of(int group, lanes const& batch) {
-    return {group, batch.capacity, batch.size(), nullptr};
   }
 };
 

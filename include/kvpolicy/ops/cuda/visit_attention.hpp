@@ -50,9 +50,7 @@ struct implementation<ops::visit_attention_t, Backend> {
     score_view const scores{batch};
     detail::mass_call const call(from, rows, ops::visit_attention_t::options(how), scores);
     if (!call.sums_are_given()) {
-      int const lanes = batch.size();
-      detail::check_scratch("visit_attention", exec,
-                            detail::sums_storage(call.task().group, batch.capacity, lanes, nullptr).bytes(lanes));
+      detail::check_scratch("visit_attention", exec, detail::bytes_of_sums(call.task().group, batch));
     }
     int const most = detail::sums_storage::most_rows;
     detail::mass_launches launches(exec, call, detail::fma_product::of(from.rows, rows));
