@@ -6,6 +6,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <kvpolicy/bench/read_words.cuh>
 #include <thread>
 
 #include "checks.hpp"
@@ -20,21 +21,9 @@ namespace bench::gpu {
   return kv::detail::device_attribute(which, device);
 }
 
-/// Reads so many `Words`, uint4, once. Nothing is written unless they fold to one certain number, which the compiler
-/// does not know to be rare.
-template <class Words>
-__global__ void read_words(Words const* from, std::size_t words, unsigned* to) {
-  unsigned folded = 0;
-  std::size_t const step = std::size_t{gridDim.x} * blockDim.x;
-  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < words; i += step) {
-    Words const one = from[i];
-    folded ^= one.x ^ one.y ^ one.z ^ one.w;
-  }
-  if (folded == 0x9E3779B9u) *to = folded;
-}
-
 inline void read_pass(stream const& on, std::byte const* from, std::size_t bytes, unsigned* to) {
   int const blocks = attribute(cudaDevAttrMultiProcessorCount) * 8;
+  using kv::bench::detail::read_words;
   read_words<<<static_cast<unsigned>(blocks), 512, 0, on.get()>>>(reinterpret_cast<uint4 const*>(from), bytes / 16, to);
   checked("read_words", cudaGetLastError());
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <kvpolicy/bench.hpp>
+#include <kvpolicy/bench/read_words.cuh>
 #include <kvpolicy/cuda.cuh>
 
 namespace KVPOLICY_NAMESPACE::bench::detail {
@@ -144,18 +145,6 @@ class device_clock {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   mutable int times_ = 0;
 };
-
-/// Reads so many `Words`, uint4, once. Nothing is written unless they fold to one certain number.
-template <class Words>
-__global__ void read_words(Words const* from, std::size_t words, unsigned* to) {
-  unsigned folded = 0;
-  std::size_t const step = std::size_t{gridDim.x} * blockDim.x;
-  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < words; i += step) {
-    Words const one = from[i];
-    folded ^= one.x ^ one.y ^ one.z ^ one.w;
-  }
-  if (folded == 0x9E3779B9u) *to = folded;
-}
 
 /// One row of the report, on the device.
 template <class Score, class Make>

@@ -116,5 +116,22 @@ by_lane<T> rows_of(locator const& where, by_lane<T> const& table) {
   return rows_begun(table, where.begin);
 }
 
+/// True for the first of the lanes that share a row of this table. That lane writes the row.
+template <class T>
+[[nodiscard]] KVPOLICY_HD bool leads_row(by_lane<T> const& table, lanes const& batch, lane one) {
+  return (table.sequence != 0 || one.sequence == batch.sequence_begin) &&
+         (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
+}
+
+/// A lane's row of a list that may be written.
+[[nodiscard]] KVPOLICY_HD inline int* writable_list(by_lane<int> const& list, locator const& where, lane this_lane) {
+  return list.row(this_lane) + (where.begin.data != nullptr ? *where.begin.row(this_lane) : 0);
+}
+
+/// The lane's number in a table, or 0 if the table has no memory.
+[[nodiscard]] KVPOLICY_HD inline int number_or_zero(by_lane<int const> const& table, lane this_lane) {
+  return table.data != nullptr ? *table.row(this_lane) : 0;
+}
+
 }  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

@@ -44,15 +44,7 @@ KVPOLICY_HD int visit_counted(Block& block, lanes const& batch, entry_numbers co
                               by_lane<float> const& column, lane one, Visit const& visit) {
   int const all = numbers_of_committed(batch, numbers, column, one);  // of all threads, before one of them writes
   int const newest = batch.newest(one);
-  int counted = 0;
-  for (int first = 0; first < all; first += warp_size) {
-    int const i = first + lane_id(block);
-    bool const counts = i < all && numbers.counts_at(one, i, newest);
-    unsigned const those = block.ballot(counts);
-    if (counts) visit(i, counted + popcount(those & ((1u << lane_id(block)) - 1u)));
-    counted += popcount(those);
-  }
-  return counted;
+  return rank_by_warp(block, all, [&](int i) { return numbers.counts_at(one, i, newest); }, visit);
 }
 
 /// Checks, or writes, the numbers that count of one lane for each block of a warp.

@@ -18,7 +18,7 @@ namespace KVPOLICY_NAMESPACE {
 template <kernel_backend Backend>
 struct implementation<ops::compute_attention_mass_t, Backend> {
   static std::size_t scratch(shape const& model, lanes const& batch) {
-    return detail::sums_storage(model.group(), batch.capacity, batch.size(), nullptr).bytes(batch.size());
+    return detail::bytes_of_sums(model.group(), batch);
   }
 
   template <class Executor>
@@ -30,12 +30,9 @@ struct implementation<ops::compute_attention_mass_t, Backend> {
     call.check_rows();
     if (out.segments() == 0) return;
     if (!call.sums_are_given() && call.rows() > 0) {
-      int const lanes = out.lanes.size();
-      detail::check_scratch("compute_attention_mass", exec,
-                            detail::sums_storage(call.task().group, out.lanes.capacity, lanes, nullptr).bytes(lanes));
+      detail::check_scratch("compute_attention_mass", exec, detail::bytes_of_sums(call.task().group, out.lanes));
     }
-    detail::fma_product const plain{detail::reader_of(from.rows), detail::reader_of(rows),
-                                    from.rows.scales.data != nullptr};
+    detail::fma_product const plain = detail::fma_product::of(from.rows, rows);
     if (call.heads_first()) return detail::mass_launches(exec, call, plain).run_heads_first();
     if (rows.rows > 0 && call.is_plain_sum()) {
       bool const done = run_fragments<codec::bf16>(exec, call) || run_fragments<codec::f16>(exec, call) ||

@@ -20,15 +20,9 @@ struct count_rows_kernel {
     int* const index = to.index.row(one);
     int const all = from.valid(one);
     int const end = from.end(lanes, one);
-    int counted = 0;
-    for (int first = 0; first < all; first += warp_size) {
-      int const r = first + lane_id(block);
-      bool const counts = r < all && position[r] >= 0 && position[r] < end;
-      auto const those = block.ballot(counts);
-      unsigned const before = static_cast<unsigned>(those) & ((1u << lane_id(block)) - 1u);
-      if (counts) index[counted + popcount(before)] = r;
-      counted += popcount(those);
-    }
+    int const counted = rank_by_warp(
+        block, all, [&](int r) { return position[r] >= 0 && position[r] < end; },
+        [&](int r, int before) { index[before] = r; });
     if (lane_id(block) == 0) *to.number.row(one) = counted;
   }
 };

@@ -197,8 +197,7 @@ struct set_count {
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     lane const one = counts.at(static_cast<int>(i));
     int const drafts = lanes.in_flight != nullptr ? *lanes.drafts(one.sequence) : 0;
-    int const segment = segment_of(lanes, keep.decides, lanes.index(one));
-    *lanes.count.row(one) = static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment]) + drafts;
+    *lanes.count.row(one) = listed_for(keep, lanes, lanes.index(one)).count + drafts;
   }
 };
 

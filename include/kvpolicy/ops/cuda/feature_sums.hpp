@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <kvpolicy/ops/cuda/attention/query_rows.hpp>
 #include <kvpolicy/ops/cuda/key_sums.hpp>
 #include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
@@ -71,18 +72,6 @@ struct feature_sums_body {
   }
 };
 
-/// Query rows as a plane, for check_aligned.
-[[nodiscard]] inline plane rows_of(query_view const& from) {
-  return {.base = const_cast<std::byte*>(from.base),
-          .element = from.element,
-          .channels = from.dims,
-          .layer_stride = from.layer,
-          .unit_stride = from.sequence,
-          .token_stride = from.row,
-          .head_stride = from.head,
-          .channel_stride = bytes_of(from.element)};
-}
-
 }  // namespace detail
 
 template <kernel_backend Backend>
@@ -94,7 +83,7 @@ struct implementation<ops::feature_sums_t, Backend> {
                   score_view const& scores, token_features const& out) {
     lanes const& batch = scores.lanes;
     detail::check_aligned("feature_sums", "keys", from.rows);
-    detail::check_aligned("feature_sums", "memory", detail::rows_of(memory));
+    detail::check_aligned("feature_sums", memory, "memory");
     detail::launch_each(exec, batch.size(), detail::unequal_counts_body{batch, exec.faults()});
     key_sums const used = recorded.fits(batch, out.dims) ? recorded : key_sums{};
     detail::by_pieces(from.rows, [&]<int Each, bool Fp8>() {

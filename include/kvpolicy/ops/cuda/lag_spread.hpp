@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/ops/cuda/moves/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/row_numbers.hpp>
 #include <kvpolicy/ops/cuda/page_bounds.hpp>
 #include <kvpolicy/ops/cuda/run/entries_of.hpp>
 #include <kvpolicy/ops/lag_spread.hpp>
@@ -58,8 +58,7 @@ struct lag_spread_kernel {
 
  private:
   [[nodiscard]] KVPOLICY_HD float number(lane one, int e, int d) const {
-    float const value =
-        any_element_at(rows.rows.element, rows.row(one, e) + std::int64_t{d} * rows.rows.channel_stride);
+    float const value = number_at(rows, one, e, d);
     return rows.rows.scales.data != nullptr ? value * rows.scale(one, e) : value;
   }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/ops/cuda/moves/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/row_numbers.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
 
@@ -45,22 +45,12 @@ struct stretch_sums_kernel {
 
  private:
   [[nodiscard]] KVPOLICY_HD bool needs_norms() const { return how.unit || how.inverse_norms.data != nullptr; }
-  [[nodiscard]] KVPOLICY_HD float number(std::byte const* row, int d) const {
-    return any_element_at(rows.rows.element, row + d * rows.rows.channel_stride);
-  }
-
   /// The weights of entries [first, first + count), one warp for each.
   template <class Block>
   KVPOLICY_HD void weigh(Block& block, lane one, int first, int count, float* weight) const {
     for (int i = warp_id(block); i < count; i += block.threads() / warp_size) {
-      float const scale = rows.rows.scales.data != nullptr ? rows.scale(one, first + i) : 1.0f;
-      double sum = 0;
-      for (int d = lane_id(block); needs_norms() && d < rows.rows.channels; d += warp_size) {
-        auto const value = static_cast<double>(number(rows.row(one, first + i), d));
-        sum += value * value;
-      }
-      sum = block.reduce_warp(sum, plus_op{});
-      float const norm = static_cast<float>(::sqrt(sum) * ::fabs(static_cast<double>(scale)));
+      float const scale = scale_at(rows, one, first + i);
+      float const norm = needs_norms() ? norm_of(block, rows, one, first + i) : 0;
       if (lane_id(block) != 0) continue;
       weight[i] = how.unit ? scale * inverse_norm(norm) : scale;
       if (how.inverse_norms.data != nullptr) how.inverse_norms.row(one)[first + i] = inverse_norm(norm);
@@ -69,7 +59,7 @@ struct stretch_sums_kernel {
 
   /// Adds channel d of the rows of entries [first, first + count) to `sum`.
   [[nodiscard]] KVPOLICY_HD float add(lane one, int first, int count, int d, float const* weight, float sum) const {
-    for (int i = 0; i < count; ++i) sum += weight[i] * number(rows.row(one, first + i), d);
+    for (int i = 0; i < count; ++i) sum += weight[i] * number_at(rows, one, first + i, d);
     return sum;
   }
 };

@@ -2,7 +2,7 @@
 // Device implementation of pair_norms: one warp for each key, whose threads handle its pairs.
 #pragma once
 
-#include <kvpolicy/ops/cuda/moves/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/row_numbers.hpp>
 #include <kvpolicy/ops/cuda/run/entries_of.hpp>
 #include <kvpolicy/ops/pair_norms.hpp>
 
@@ -25,18 +25,13 @@ struct pair_norms_kernel {
     for (int e = of.begin + warp_id(block); e < of.end; e += block.threads() / warp_size) {
       float sum = 0;
       for (int f = lane_id(block); f < pairs.count; f += warp_size) {
-        float const x = number(one, e, pairs.first(f)), y = number(one, e, pairs.second(f));
+        float const x = number_at(from, one, e, pairs.first(f)), y = number_at(from, one, e, pairs.second(f));
         sum += weight[f] * ::sqrtf(x * x + y * y);
       }
       sum = block.reduce_warp(sum, plus_op{});
       if (from.rows.scales.data != nullptr) sum *= ::fabsf(from.scale(one, e));
       if (lane_id(block) == 0) to[e] = combine(to[e], sum);
     }
-  }
-
- private:
-  [[nodiscard]] KVPOLICY_HD float number(lane one, int e, int channel) const {
-    return any_element_at(from.rows.element, from.row(one, e) + channel * from.rows.channel_stride);
   }
 };
 

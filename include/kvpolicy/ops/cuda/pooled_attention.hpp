@@ -35,15 +35,12 @@ struct pooled_product : fma_product {
   static constexpr int widest = 65;
   pooled_attention_options how;
 
-  /// How many entries of a tile have their whole pools in the tile.
-  [[nodiscard]] KVPOLICY_HD int step() const { return tile_entries - how.pool.width + 1; }
-  /// The first entry of the tile that has the pools of entries from `e` on.
-  [[nodiscard]] KVPOLICY_HD int first(int e) const { return e < how.pool.width / 2 ? 0 : e - how.pool.width / 2; }
+  /// How many neighbours on either side an entry of a pool needs.
+  [[nodiscard]] KVPOLICY_HD int overlap() const { return how.pool.width / 2; }
   /// The pool around number k of a row, of which the first `count` are pooled. It is not divided by the width.
   [[nodiscard]] KVPOLICY_HD float pool(float const* row, int k, int count) const {
-    int const half = how.pool.width / 2;
-    int const end = k + half < count ? k + half + 1 : count;
-    int i = k < half ? 0 : k - half;
+    int const end = k + overlap() < count ? k + overlap() + 1 : count;
+    int i = k < overlap() ? 0 : k - overlap();
     float all = row[i];
     for (++i; i < end; ++i) fold_into(all, row[i], how.pool.how == pooling::kind::max, false);
     return all;
@@ -58,59 +55,37 @@ struct pooled_sums_kernel {
 
   template <class Storage>
   [[nodiscard]] static std::size_t shared(pooled_product const& product, Storage const& to) {
-    return attention_storage::bytes() + shared_arena::bytes_of_piece<pooled_sum>(to.slots) + product.bytes();
+    return shared_of_stretch(product, to);
   }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    int const index = block.index() / to.stretches, number = block.index() % to.stretches;
-    lane const one = task.scores.lanes.at(index);
-    shared_arena arena(block);
-    attention_storage const tile(arena, task.scaled());
-    auto* const sums = arena.take<pooled_sum>(to.slots);
-    for (int i = block.thread(); i < to.slots; i += block.threads()) sums[i] = pooled_sum::nothing();
-    used_rows const used = used_rows_of(block, task, one);
-    int const all = used.count * task.group, begin = number * to.stretch;
-    int const end = begin + to.stretch < used.entries ? begin + to.stretch : used.entries;
-    for (int e = begin; e < end && all > 0; e += product.step()) {
-      int const first = product.first(e), stop = e + product.step() < end ? e + product.step() : end;
-      block.sync();
-      tile.take_entries(block, task, used, one, first, used.entries);
-      for (int base = 0; base < all; base += product.tile()) {
-        int const count = all - base < product.tile() ? all - base : product.tile();
-        block.sync();
-        tile.take_rows(block, task, used, one, base, count, no_sums{});
-        product.run(block, task, used, one, tile, arena, base, count);
-        block.sync();
-        tile.apply_cap(block, task, count);
-        for (int i = warp_id(block); i < count; i += block.threads() / warp_size) {
-          add_row(block, tile, i, e - first, stop - first, product.how.pooled(used.entries) - first, sums + base + i);
-        }
-      }
-    }
-    block.sync();
-    for (int i = block.thread(); i < to.slots; i += block.threads()) to.part_of(index, number)[i] = sums[i];
+    sum_stretch(block, task, product, to, [&](lane_tile const& of, tile_part const& at, pooled_sum* sums) {
+      int const pooled = product.how.pooled(of.used.entries) - at.first;
+      for (int i = warp_id(block); i < at.count; i += block.threads() / warp_size)
+        add_row(block, of.tile, i, at, pooled, sums + at.base + i);
+    });
   }
 
  private:
-  /// Adds numbers [begin, end) of a row of the tile, whose first `pooled` numbers are pooled, by one warp.
+  /// Adds a row of the tile, whose first `pooled` numbers are pooled, by one warp.
   template <class Block>
-  KVPOLICY_HD void add_row(Block& block, attention_storage const& tile, int row, int begin, int end, int pooled,
+  KVPOLICY_HD void add_row(Block& block, attention_storage const& tile, int row, tile_part const& at, int pooled,
                            pooled_sum* sum) const {
     float* const numbers = tile.logits + row * tile_pitch;
     float row_max = running_sum::lowest();
     for (int k = lane_id(block); k < tile_entries; k += warp_size) {
-      float const logit = numbers[k] * tile.scale[row];
+      float const logit = tile.logit(row, k);
       if (tile.sees(row, k) && logit > row_max) row_max = logit;
     }
     row_max = block.reduce_warp(row_max, max_op{});
     float const zero = running_sum::exp_offset(row_max);
     for (int k = lane_id(block); k < tile_entries; k += warp_size) {
-      numbers[k] = tile.sees(row, k) ? ::expf(numbers[k] * tile.scale[row] - zero) : 0;
+      numbers[k] = tile.sees(row, k) ? ::expf(tile.logit(row, k) - zero) : 0;
     }
     block.sync_warp();
     float all = 0, before = 0, of_pools = 0;
-    for (int k = begin + lane_id(block); k < end; k += warp_size) {
+    for (int k = at.begin - at.first + lane_id(block); k < at.end - at.first; k += warp_size) {
       all += numbers[k];
       if (k >= pooled) continue;
       before += numbers[k];
@@ -131,94 +106,48 @@ struct mass_kernels<pooled_product> {
   static constexpr bool packs = false;
 };
 
-/// One block for each piece of a lane. The heads of a row are neighbours in `task`.
-struct pooled_masses_kernel {
-  attention_task task;
+/// Adds up what rows give to each entry, and finds the most that any of them gives when it is pooled. The heads of a
+/// row are neighbours in the task.
+struct pooled_reduction {
+  struct entry_total {
+    float sum, high;
+  };
+  struct known_sums {
+    mass_kernels<pooled_product>::storage from;
+
+    [[nodiscard]] KVPOLICY_HD pooled_sum::whole const* of(attention_task const& task, lane one) const {
+      return from.whole_of(task.scores.lanes.index(one));
+    }
+    KVPOLICY_HD row_sums operator()(attention_task const& task, lane one, int head, int row, int) const {
+      return of(task, one)[row * task.group + head].softmax;
+    }
+  };
+
+  known_sums sums;
   pooled_product product;
-  mass_kernels<pooled_product>::storage sums;
   by_lane<float> mean;
-  int pieces;
-  int entries;  ///< entries of a piece
 
-  [[nodiscard]] static std::size_t shared(pooled_product const& product) {
-    return attention_storage::bytes() + 2 * shared_arena::bytes_of_piece<float>(tile_entries) + product.bytes();
-  }
-
+  /// Turns the logits of the tile's rows into probabilities.
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    int const segment = block.index() / pieces, begin = block.index() % pieces * entries;
-    lane const one = task.scores.lane_of(segment);
-    shared_arena arena(block);
-    attention_storage const tile(arena, task.scaled());
-    auto *const sum = arena.take<float>(tile_entries), *const high = arena.take<float>(tile_entries);
-    used_rows const used = used_rows_of(block, task, one);
-    pooled_sum::whole const* const rows = sums.whole_of(task.scores.lanes.index(one));
-    int const all = used.count * task.group;
-    int const end = begin + entries < used.entries ? begin + entries : used.entries;
-    auto const of_row = [&](auto const&, lane, int head, int row, int) {
-      return rows[row * task.group + head].softmax;
-    };
-    for (int e = begin; e < end; e += product.step()) {
-      int const first = product.first(e), pooled = product.how.pooled(used.entries) - first;
-      int const count_of_step = end - e < product.step() ? end - e : product.step();
-      block.sync();
-      tile.take_entries(block, task, used, one, first, used.entries);
-      for (int k = block.thread(); k < tile_entries; k += block.threads()) sum[k] = high[k] = 0;
-      for (int base = 0; base < all; base += product.tile()) {
-        int const count = all - base < product.tile() ? all - base : product.tile();
-        block.sync();
-        tile.take_rows(block, task, used, one, base, count, of_row);
-        product.run(block, task, used, one, tile, arena, base, count);
-        block.sync();
-        tile.apply_cap(block, task, count);
-        make_probabilities(block, tile, count);
-        block.sync();
-        for (int j = block.thread(); j < count_of_step; j += block.threads()) {
-          fold_rows(tile, rows + base, count, e - first + j, pooled, sum[j], high[j]);
-        }
-      }
-      for (int j = block.thread(); j < count_of_step; j += block.threads()) {
-        mean.row(one)[e + j] = all > 0 ? sum[j] / static_cast<float>(all) : 0;
-        task.scores.row(segment)[e + j] = high[j];
-      }
-    }
-  }
-
- private:
-  /// Turns the logits of a tile's rows into probabilities.
-  template <class Block>
-  KVPOLICY_HD static void make_probabilities(Block& block, attention_storage const& tile, int count) {
-    for (int i = block.thread(); i < count * tile_entries; i += block.threads()) {
+  KVPOLICY_HD void prepare(Block& block, lane_tile const& of, tile_part const& at) const {
+    for (int i = block.thread(); i < at.count * tile_entries; i += block.threads()) {
       int const row = i / tile_entries, k = i % tile_entries;
-      float& number = tile.logits[row * tile_pitch + k];
-      number = probability(tile, row, k, number * tile.scale[row]);
+      of.tile.logits[row * tile_pitch + k] = of.tile.probability(row, k);
+    }
+    block.sync();
+  }
+  KVPOLICY_HD void add(lane_tile const& of, tile_part const& at, int k, entry_total& all) const {
+    pooled_sum::whole const* const rows = sums.of(of.task, of.lane) + at.base;
+    int const pooled = product.how.pooled(of.used.entries) - at.first;
+    for (int i = 0; i < at.count; ++i) {
+      float const* const numbers = of.tile.logits + i * tile_pitch;
+      all.sum += numbers[k];
+      if (k < pooled) fold_into(all.high, product.pool(numbers, k, pooled) * rows[i].factor, true, false);
     }
   }
-  /// Adds what a tile's rows give to its entry `k`, and finds the most that any of them gives when it is pooled.
-  KVPOLICY_HD void fold_rows(attention_storage const& tile, pooled_sum::whole const* rows, int count, int k, int pooled,
-                             float& sum, float& high) const {
-    for (int i = 0; i < count; ++i) {
-      float const* const numbers = tile.logits + i * tile_pitch;
-      sum += numbers[k];
-      if (k < pooled) fold_into(high, product.pool(numbers, k, pooled) * rows[i].factor, true, false);
-    }
-  }
-};
-
-/// The launches of one call.
-template <class Executor>
-class pooled_launches : mass_launches<Executor, pooled_product> {
- public:
-  using mass_launches<Executor, pooled_product>::mass_launches;
-
-  void run(by_lane<float> const& mean) {
-    int const entries = this->entries_of_piece();
-    int const pieces = (this->scores_.lanes.capacity + entries - 1) / entries;
-    if (this->call_.rows() > 0) this->sums(0);
-    attention_task const task = this->call_.part(0, sums_storage::most_rows, false);
-    pooled_masses_kernel const kernel{task, this->product_, this->storage_, mean, pieces, entries};
-    this->exec_.launch(launch_shape{this->scores_.segments() * pieces, this->threads(), kernel.shared(this->product_)},
-                       kernel);
+  KVPOLICY_HD void put(lane_tile const& of, int e, entry_total const& all) const {
+    mean.row(of.lane)[e] = of.rows() > 0 ? all.sum / static_cast<float>(of.rows()) : 0;
+    of.task.scores.rows.row(of.lane)[e] = all.high;
   }
 };
 
@@ -228,7 +157,7 @@ class pooled_launches : mass_launches<Executor, pooled_product> {
 template <kernel_backend Backend>
 struct implementation<ops::pooled_attention_t, Backend> {
   static std::size_t scratch(shape const& model, lanes const& batch) {
-    return storage_of(model.group(), batch).bytes(batch.size());
+    return detail::bytes_of_sums<detail::pooled_product>(model.group(), batch);
   }
 
   template <class Executor>
@@ -241,20 +170,17 @@ struct implementation<ops::pooled_attention_t, Backend> {
       return "a device takes pools of up to " + std::to_string(detail::pooled_product::widest) + " entries";
     });
     detail::mass_call const call(from, rows, {.last_rows = how.last_rows}, out);
-    expects(call.rows() <= detail::sums_storage::most_rows, "pooled_attention", "queries.rows", call.rows(),
-            [] { return "a device takes " + std::to_string(detail::sums_storage::most_rows) + " rows at once"; });
+    call.check_rows_at_once("pooled_attention");
     if (out.segments() == 0) return;
     if (call.rows() > 0) {
-      detail::check_scratch("pooled_attention", exec, storage_of(call.task().group, out.lanes).bytes(out.lanes.size()));
+      detail::check_scratch("pooled_attention", exec,
+                            detail::bytes_of_sums<detail::pooled_product>(call.task().group, out.lanes));
     }
-    detail::pooled_product const product{
-        {detail::reader_of(from.rows), detail::reader_of(rows), from.rows.scales.data != nullptr}, how};
-    detail::pooled_launches<Executor>(exec, call, product).run(mean);
-  }
-
- private:
-  static detail::mass_kernels<detail::pooled_product>::storage storage_of(int group, lanes const& batch) {
-    return {group, batch.capacity, batch.size(), nullptr};
+    detail::pooled_product const product{detail::fma_product::of(from.rows, rows), how};
+    detail::mass_launches launches(exec, call, product);
+    if (call.rows() > 0) launches.sums(0);
+    launches.reduce(call.part(0, detail::sums_storage::most_rows, false),
+                    detail::pooled_reduction{{launches.storage()}, product, mean});
   }
 };
 

@@ -3,82 +3,34 @@
 // keys again.
 #pragma once
 
-#include <kvpolicy/ops/cuda/attention/fma.hpp>
+#include <kvpolicy/ops/cuda/attention/tiles.hpp>
 #include <kvpolicy/ops/quadratic_form.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// One block for each piece of a lane. The same thread always has the same entries.
+/// Adds up the products with the rows of the matrix, times the channels of the same numbers.
 template <class Combine>
-struct quadratic_form_kernel {
-  score_view out;
-  row_view from;
-  query_view square;
-  fma_product product;
+struct quadratic_form_reduction {
+  using entry_total = float;
+
+  float4_reader keys;
   Combine combine;
-  int pieces;
-  int entries;  ///< entries of a piece, a multiple of tile_entries
+  no_sums sums{};
 
-  [[nodiscard]] static std::size_t shared(fma_product const& product) {
-    return attention_storage::bytes() + shared_arena::bytes_of_piece<float>(tile_entries) + product.bytes();
-  }
-
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    int const segment = block.index() / pieces;
-    lane const one = out.lane_of(segment);
-    float* const row = out.row(segment);
-    shared_arena arena(block);
-    attention_storage const storage(arena, from.rows.scales.data != nullptr);
-    auto* const total = arena.take<float>(tile_entries);
-    int const begin = block.index() % pieces * entries;
-    int const committed = out.lanes.committed(one);
-    int const end = begin + entries < committed ? begin + entries : committed;
-    for (int e = begin; e < end; e += tile_entries) {
-      block.sync();
-      take_keys(block, storage, one, e, end, total);
-      for (int base = 0; base < square.dims; base += tile_rows) {
-        int const count = square.dims - base < tile_rows ? square.dims - base : tile_rows;
-        block.sync();
-        for (int i = block.thread(); i < tile_rows; i += block.threads()) {
-          bool const there = i < count;
-          storage.query[i] = there ? square.at(one, one.head, square.stored(one, base + i)) : nullptr;
-        }
-        product.run(block, {}, {}, one, storage, arena, base, count);
-        block.sync();
-        add(block, storage, base, count, total);
-      }
-      for (int k = block.thread(); k < tile_entries && e + k < end; k += block.threads()) {
-        row[e + k] = combine(row[e + k], total[k]);
-      }
+  KVPOLICY_HD void add(lane_tile const& of, tile_part const& at, int k, float& total) const {
+    attention_storage const& tile = of.tile;
+    if (tile.key[k] == nullptr) return;
+    float sum = 0;
+    for (int i = 0; i < at.count; i += 4) {
+      four_floats const key = keys.at(tile.key[k], at.base + i);
+      for (int j = 0; j < 4 && i + j < at.count; ++j) sum += tile.logits[(i + j) * tile_pitch + k] * key.of[j];
     }
+    total += tile.key_scale != nullptr ? sum * tile.key_scale[k] : sum;
   }
-
- private:
-  template <class Block>
-  KVPOLICY_HD void take_keys(Block& block, attention_storage const& storage, lane one, int begin, int end,
-                             float* total) const {
-    for (int i = block.thread(); i < tile_entries; i += block.threads()) {
-      bool const there = begin + i < end;
-      storage.key[i] = there ? from.row(one, begin + i) : nullptr;
-      if (storage.key_scale != nullptr) storage.key_scale[i] = there ? from.scale(one, begin + i) : 1.0f;
-      total[i] = 0;
-    }
-  }
-
-  /// Adds the products with rows [base, base + count), times the channels of the same numbers, one thread for each key.
-  template <class Block>
-  KVPOLICY_HD void add(Block& block, attention_storage const& storage, int base, int count, float* total) const {
-    for (int k = block.thread(); k < tile_entries; k += block.threads()) {
-      if (storage.key[k] == nullptr) continue;
-      float sum = 0;
-      for (int i = 0; i < count; i += 4) {
-        four_floats const key = product.keys.at(storage.key[k], base + i);
-        for (int j = 0; j < 4 && i + j < count; ++j) sum += storage.logits[(i + j) * tile_pitch + k] * key.of[j];
-      }
-      total[k] += storage.key_scale != nullptr ? sum * storage.key_scale[k] : sum;
-    }
+  KVPOLICY_HD void put(lane_tile const& of, int e, float total) const {
+    float& to = of.task.scores.rows.row(of.lane)[e];
+    to = combine(to, total);
   }
 };
 
@@ -92,14 +44,15 @@ struct implementation<ops::quadratic_form_t, Backend> {
                   score_view const& out) {
     detail::check_aligned("quadratic_form", "keys", from.rows);
     detail::check_aligned("quadratic_form", square);
-    constexpr int tile = detail::tile_entries;
-    int const entries = (exec.config().entries_of_a_block + tile - 1) / tile * tile;
-    int const pieces = (out.lanes.capacity + entries - 1) / entries;
-    detail::fma_product const product{detail::reader_of(from.rows), detail::reader_of(square),
-                                      from.rows.scales.data != nullptr};
-    exec.launch(launch_shape{out.segments() * pieces, detail::at_most<tile>(exec.threads().entry),
-                             detail::quadratic_form_kernel<Combine>::shared(product)},
-                detail::quadratic_form_kernel<Combine>{out, from, square, product, combine, pieces, entries});
+    detail::attention_task task;
+    task.from = from;
+    task.rows = square;
+    task.rows.position = task.rows.valid_rows = {};
+    task.scores = out;
+    task.most_rows = square.rows;
+    detail::fma_product const product = detail::fma_product::of(from.rows, square);
+    detail::launch_reduction(exec, task, product, detail::quadratic_form_reduction<Combine>{product.keys, combine},
+                             detail::whole_tiles(exec.config().entries_of_a_block));
   }
 };
 

@@ -48,8 +48,7 @@ struct take_out_sums {
 
 /// One block for each `tile_rows` keys of a lane.
 struct newest_similar_kernel {
-  score_view out;
-  row_view from;
+  attention_task task;
   by_lane<float> inverse_norms;
   float threshold;
   fma_product product;
@@ -63,26 +62,27 @@ struct newest_similar_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     int const segment = block.index() / blocks_of_lane;
-    lane const one = out.lane_of(segment);
-    int const entries = out.lanes.committed(one);
+    lane const one = task.scores.lane_of(segment);
+    int const entries = task.scores.lanes.committed(one);
     int const first = block.index() % blocks_of_lane * tile_rows;
     if (first >= entries) return;
     int const count = entries - first < tile_rows ? entries - first : tile_rows;
     shared_arena arena(block);
-    attention_storage const storage(arena, from.rows.scales.data != nullptr);
+    attention_storage const storage(arena, task.scaled());
     auto* const left = arena.take<float>(tile_rows);  // 1 / norm of a row that still searches; 0: it does not
     for (int i = block.thread(); i < tile_rows; i += block.threads()) {
-      storage.query[i] = i < count ? from.row(one, first + i) : nullptr;
+      storage.query[i] = i < count ? task.from.row(one, first + i) : nullptr;
       left[i] = i < count ? inverse_norms.row(one)[first + i] : 0;
-      if (i < count && storage.key_scale != nullptr) left[i] *= from.scale(one, first + i);
+      if (i < count && storage.key_scale != nullptr) left[i] *= task.from.scale(one, first + i);
     }
     for (int e = (entries - 1) / tile_entries * tile_entries; e >= 0; e -= tile_entries) {
       block.sync();
       if (!any_searches(left)) return;
-      take_keys(block, storage, one, e, entries);
-      product.run(block, {}, {}, one, storage, arena, 0, count);
+      storage.take_entries(block, task, {}, one, e, entries);
+      product.run(block, task, {}, one, storage, arena, 0, count);
       block.sync();
-      search(block, storage, one, e, entries, first, count, left, sums + std::int64_t{segment} * out.lanes.capacity);
+      search(block, storage, one, e, entries, first, count, left,
+             sums + std::int64_t{segment} * task.scores.lanes.capacity);
     }
   }
 
@@ -92,15 +92,6 @@ struct newest_similar_kernel {
     for (int i = 0; i < tile_rows; ++i) any = any || left[i] != 0;
     return any;
   }
-  template <class Block>
-  KVPOLICY_HD void take_keys(Block& block, attention_storage const& storage, lane one, int begin, int end) const {
-    for (int i = block.thread(); i < tile_entries; i += block.threads()) {
-      bool const there = begin + i < end;
-      storage.key[i] = there ? from.row(one, begin + i) : nullptr;
-      if (storage.key_scale != nullptr) storage.key_scale[i] = there ? from.scale(one, begin + i) : 1.0f;
-    }
-  }
-
   /// One warp for each row: where the tile has a similar entry, the row adds its cosine to the newest one, and ends.
   template <class Block>
   KVPOLICY_HD void search(Block& block, attention_storage const& storage, lane one, int begin, int end, int first,
@@ -140,11 +131,14 @@ struct implementation<ops::redundancy_t, Backend> {
     auto* const sums = reinterpret_cast<std::uint64_t*>(exec.scratch());
     detail::launch_entries(exec, out, detail::clear_sums{sums, out.lanes.capacity});
     detail::float4_reader const reader = detail::reader_of(from.rows);
-    detail::fma_product const product{reader, reader, from.rows.scales.data != nullptr};
+    detail::attention_task task;
+    task.from = from;
+    task.scores = out;
+    detail::fma_product const product{reader, reader, task.scaled()};
     int const blocks = (out.lanes.capacity + detail::tile_rows - 1) / detail::tile_rows;
     exec.launch(launch_shape{out.segments() * blocks, detail::at_most<detail::tile_entries>(exec.threads().entry),
                              detail::newest_similar_kernel::shared(product)},
-                detail::newest_similar_kernel{out, from, inverse_norms, how.threshold, product, sums, blocks});
+                detail::newest_similar_kernel{task, inverse_norms, how.threshold, product, sums, blocks});
     detail::launch_entries(exec, out, detail::take_out_sums{out, inverse_norms, sums});
   }
 

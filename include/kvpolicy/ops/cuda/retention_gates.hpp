@@ -86,9 +86,7 @@ struct retention_gate_net {
 template <kernel_backend Backend>
 struct implementation<ops::retention_gates_t, Backend> {
   /// Bytes of the executor's scratch.
-  static std::size_t scratch(retention_gate_weights const& weights) {
-    return static_cast<std::size_t>(parts(weights)) * sizeof(float);
-  }
+  static std::size_t scratch(retention_gate_weights const& weights) { return detail::gate_bytes(weights); }
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, hidden_rows const& hidden, retention_gate_weights const& weights,
@@ -107,12 +105,7 @@ struct implementation<ops::retention_gates_t, Backend> {
                                        .hidden = weights.hidden,
                                        .outputs = weights.heads};
     detail::launch_perceptron(exec, detail::retention_gate_net{batch, hidden, weights, out}, work,
-                              reinterpret_cast<float*>(exec.scratch()), parts(weights));
-  }
-
- private:
-  static std::int64_t parts(retention_gate_weights const& weights) {
-    return detail::gate_parts(std::int64_t{weights.layers} * weights.heads, weights.hidden);
+                              reinterpret_cast<float*>(exec.scratch()), detail::gate_parts(weights));
   }
 };
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <kvpolicy/ops/cuda/moves/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/row_numbers.hpp>
 #include <kvpolicy/ops/cuda/run/entries_of.hpp>
 #include <kvpolicy/ops/row_norm.hpp>
 
@@ -26,28 +26,9 @@ struct row_norm_kernel {
     float* const row = out.row(segment);
     int const warps = block.threads() / warp_size;
     for (int e = of.begin + warp_id(block); e < of.end; e += warps) {
-      std::byte const* const from = rows.row(this_lane, e);
-      double sum = is_fp8(rows.rows.element) ? sum_of_fp8(lane_id(block), from) : 0.0;
-      for (int d = lane_id(block); d < rows.rows.channels && !is_fp8(rows.rows.element); d += warp_size) {
-        auto const value = static_cast<double>(element_at(rows.rows.element, from + d * rows.rows.channel_stride));
-        sum += value * value;
-      }
-      sum = block.reduce_warp(sum, plus_op{});
-      float const scale = rows.rows.scales.data != nullptr ? rows.scale(this_lane, e) : 1.0f;
-      if (lane_id(block) == 0) {
-        row[e] = combine(row[e], static_cast<float>(::sqrt(sum) * ::fabs(static_cast<double>(scale))));
-      }
+      float const norm = norm_of(block, rows, this_lane, e);
+      if (lane_id(block) == 0) row[e] = combine(row[e], norm);
     }
-  }
-
- private:
-  [[nodiscard]] KVPOLICY_HD double sum_of_fp8(int first, std::byte const* from) const {
-    double sum = 0;
-    for (int d = first; d < rows.rows.channels; d += warp_size) {
-      auto const value = static_cast<double>(any_element_at(rows.rows.element, from + d * rows.rows.channel_stride));
-      sum += value * value;
-    }
-    return sum;
   }
 };
 

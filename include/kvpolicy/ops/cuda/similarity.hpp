@@ -2,7 +2,7 @@
 // Device implementation of similarity: one launch for the average of each row, one for the sums of columns.
 #pragma once
 
-#include <kvpolicy/ops/cuda/moves/rows.hpp>
+#include <kvpolicy/ops/cuda/moves/row_numbers.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
 #include <kvpolicy/ops/similarity.hpp>
@@ -23,14 +23,12 @@ struct similarity_task {
   [[nodiscard]] KVPOLICY_HD std::int64_t at(int segment, int e) const {
     return std::int64_t{segment} * out.lanes.capacity + e;
   }
-  [[nodiscard]] KVPOLICY_HD float number(lane one, int e, int d) const {
-    return any_element_at(from.rows.element, from.row(one, e) + d * from.rows.channel_stride);
-  }
   /// The product of two entries' keys. Collective.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD float product(Block& block, lane one, int i, int j) const {
     float sum = 0;
-    for (int d = lane_id(block); d < from.rows.channels; d += warp_size) sum += number(one, i, d) * number(one, j, d);
+    for (int d = lane_id(block); d < from.rows.channels; d += warp_size)
+      sum += number_at(from, one, i, d) * number_at(from, one, j, d);
     sum = block.reduce_warp(sum, plus_op{});
     return from.rows.scales.data != nullptr ? sum * from.scale(one, i) * from.scale(one, j) : sum;
   }
@@ -49,14 +47,7 @@ struct similarity_averages_kernel {
     float* const total = task.totals + std::int64_t{segment} * dims;
     int among = 0;
     for (int e = warp_id(block); e < count; e += block.threads() / warp_size) {
-      double square = 0;
-      for (int d = lane_id(block); d < dims; d += warp_size) {
-        auto const x = static_cast<double>(task.number(one, e, d));
-        square += x * x;
-      }
-      square = block.reduce_warp(square, plus_op{});
-      double const scale = task.from.rows.scales.data != nullptr ? static_cast<double>(task.from.scale(one, e)) : 1.0;
-      auto const norm = static_cast<float>(::sqrt(square) * ::fabs(scale));
+      float const norm = norm_of(block, task.from, one, e);
       if (lane_id(block) == 0) task.inverse_norms[task.at(segment, e)] = inverse_norm(norm);
     }
     block.sync();
@@ -82,7 +73,7 @@ struct similarity_averages_kernel {
 
  private:
   [[nodiscard]] KVPOLICY_HD float unit(lane one, int segment, int e, int d) const {
-    float const x = task.number(one, e, d) * task.inverse_norms[task.at(segment, e)];
+    float const x = number_at(task.from, one, e, d) * task.inverse_norms[task.at(segment, e)];
     return task.from.rows.scales.data != nullptr ? x * task.from.scale(one, e) : x;
   }
 };

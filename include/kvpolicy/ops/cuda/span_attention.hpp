@@ -125,11 +125,7 @@ struct span_kernel {
     int const rows_end = used.begin + (base + count - 1) / task.group + 1;
     int const near = how.sinks < about.entries.begin ? how.sinks : about.entries.begin;
     int const missing = targets.chunks.missing_in(about.entries);
-    auto const count_in = [&](int, int) {
-      for (int i = warp_id(block); i < count; i += block.threads() / warp_size)
-        add_row(block, temp_storage, temp_storage.logits + i * tile_pitch, i, temp_storage.scale[i],
-                temp_storage.sums + i);
-    };
+    auto const count_in = [&](int, int) { detail::add_rows(block, temp_storage, count, temp_storage.sums); };
     auto const each = [&](stretch const& of, auto const& sums_of, auto const& take) {
       for (int e = of.begin; e < of.end; e += tile_entries) {
         multiply(block, temp_storage, arena, used, about, {of.own, e, of.end}, base, count, sums_of);
@@ -200,8 +196,7 @@ struct span_kernel {
     for (int e = block.thread(); e < tile_entries && begin + e < end; e += block.threads()) {
       float most = 0;
       for (int i = 0; i < count; ++i) {
-        float const logit = temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i];
-        fold_into(most, probability(temp_storage, i, e, logit), !in_sum, false);
+        fold_into(most, temp_storage.probability(i, e), !in_sum, false);
       }
       if (in_sum) {
         out[begin + e] += most;
@@ -235,8 +230,7 @@ struct implementation<ops::span_attention_t, Backend> {
                                            static_cast<std::size_t>(exec.config().shared_bytes) - others);
       launch(exec, task, product, from, own, spans, how);
     } else {
-      launch(exec, task, detail::fma_product{detail::reader_of(from.rows), detail::reader_of(rows), task.scaled()},
-             from, own, spans, how);
+      launch(exec, task, detail::fma_product::of(from.rows, rows), from, own, spans, how);
     }
   }
 

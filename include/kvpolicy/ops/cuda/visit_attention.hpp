@@ -9,89 +9,26 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// One block for each piece of a lane. Heads of a row are neighbours in `task`.
-template <class Product, class Visit>
-struct visit_kernel {
-  attention_task task;
-  Product product;
+/// Shows rows to the function. Heads of a row are neighbours in the task.
+template <class Visit>
+struct visit_reduction {
+  struct entry_total {};
+
   known_sums sums;
   mass_reduction how;
   Visit visit;
-  int pieces;
-  int entries;  ///< entries of a piece, a multiple of tile_entries
 
-  [[nodiscard]] static std::size_t shared(Product const& product) {
-    return attention_storage::bytes() + product.bytes();
+  KVPOLICY_HD void add(lane_tile const& of, tile_part const& at, int k, entry_total&) const {
+    lanes const& batch = of.task.scores.lanes;
+    float const share = how.divide_by > 1 ? 1.0f / static_cast<float>(how.divide_by) : 1.0f;
+    reduce_probabilities(of, how, at, k, [&](int i, float value) {
+      if (!of.tile.sees(i, k)) return;
+      int const row = of.used.begin + of.used.row_of(of.task, at.base + i);
+      visit(value * share, attention_row{row, of.task.position_of(of.lane, row)},
+            entry{of.lane, at.first + k, of.used.entries, batch.position.row(of.lane)[at.first + k], 0});
+    });
   }
-
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = task.scores.lanes.at(block.index() / pieces);
-    int const begin = block.index() % pieces * entries;
-    shared_arena arena(block);
-    attention_storage const temp_storage(arena, task.scaled());
-    used_rows const used = used_rows_of(block, task, one);
-    int const all = used.count * task.group;
-    int const end = begin + entries < used.entries ? begin + entries : used.entries;
-    block.sync();
-    if (begin < end && all > 0) product.prepare(block, task, used, one, arena, all);
-    for (int e = begin; e < end && all > 0; e += tile_entries) {
-      block.sync();
-      temp_storage.take_entries(block, task, used, one, e, end);
-      for (int base = 0; base < all; base += product.tile()) {
-        int const count = all - base < product.tile() ? all - base : product.tile();
-        block.sync();
-        temp_storage.take_rows(block, task, used, one, base, count, sums);
-        product.run(block, task, used, one, temp_storage, arena, base, count);
-        block.sync();
-        temp_storage.apply_cap(block, task, count);
-        reduce_rows(block, task, how, temp_storage, used, base, count, call{*this, temp_storage, used, one, e, base});
-      }
-    }
-  }
-
- private:
-  struct call {
-    visit_kernel const& of;
-    attention_storage const& temp_storage;
-    used_rows const& used;
-    lane one;
-    int first, base;
-
-    KVPOLICY_HD void operator()(int e, float value, int i) const {
-      if (!temp_storage.sees(i, e)) return;
-      int const row = used.begin + used.row_of(of.task, base + i);
-      float const share = of.how.divide_by > 1 ? 1.0f / static_cast<float>(of.how.divide_by) : 1.0f;
-      lanes const& batch = of.task.scores.lanes;
-      of.visit(value * share, attention_row{row, of.task.position_of(one, row)},
-               entry{one, first + e, used.entries, batch.position.row(one)[first + e], 0});
-    }
-  };
-};
-
-/// The launches of one call.
-template <class Executor, class Product>
-class visit_launches : mass_launches<Executor, Product> {
- public:
-  using mass_launches<Executor, Product>::mass_launches;
-
-  template <class Visit>
-  void run(Visit const& visit) {
-    for (int first = 0; first < this->call_.rows(); first += sums_storage::most_rows) {
-      if (!this->call_.sums_are_given()) this->sums(first);
-      int const entries = this->entries_of_piece();
-      int const pieces = (this->scores_.lanes.capacity + entries - 1) / entries;
-      visit_kernel<Product, Visit> const kernel{this->call_.part(first, sums_storage::most_rows, false),
-                                                this->product_,
-                                                known_sums{this->call_.sums_are_given(), this->storage_},
-                                                this->call_.reduction_of(false),
-                                                visit,
-                                                pieces,
-                                                entries};
-      this->exec_.launch(
-          launch_shape{this->scores_.segments() * pieces, this->threads(), kernel.shared(this->product_)}, kernel);
-    }
-  }
+  KVPOLICY_HD void put(lane_tile const&, int, entry_total) const {}
 };
 
 }  // namespace detail
@@ -113,13 +50,15 @@ struct implementation<ops::visit_attention_t, Backend> {
     score_view const scores{batch};
     detail::mass_call const call(from, rows, ops::visit_attention_t::options(how), scores);
     if (!call.sums_are_given()) {
-      int const lanes = batch.size();
-      detail::check_scratch("visit_attention", exec,
-                            detail::sums_storage(call.task().group, batch.capacity, lanes, nullptr).bytes(lanes));
+      detail::check_scratch("visit_attention", exec, detail::bytes_of_sums(call.task().group, batch));
     }
-    detail::fma_product const product{detail::reader_of(from.rows), detail::reader_of(rows),
-                                      from.rows.scales.data != nullptr};
-    detail::visit_launches<Executor, detail::fma_product>(exec, call, product).run(visit);
+    int const most = detail::sums_storage::most_rows;
+    detail::mass_launches launches(exec, call, detail::fma_product::of(from.rows, rows));
+    for (int first = 0; first < call.rows(); first += most) {
+      if (!call.sums_are_given()) launches.sums(first);
+      launches.reduce(call.part(first, most, false),
+                      detail::visit_reduction<Visit>{launches.known(), call.reduction_of(false), visit});
+    }
   }
 };
 

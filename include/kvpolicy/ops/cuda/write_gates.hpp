@@ -127,9 +127,7 @@ struct write_gate_net {
 template <kernel_backend Backend>
 struct implementation<ops::write_gates_t, Backend> {
   /// Bytes of the executor's scratch.
-  static std::size_t scratch(write_gate_weights const& weights) {
-    return static_cast<std::size_t>(parts(weights)) * sizeof(float);
-  }
+  static std::size_t scratch(write_gate_weights const& weights) { return detail::gate_bytes(weights); }
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, row_view const& pre, row_view const& post,
@@ -139,12 +137,7 @@ struct implementation<ops::write_gates_t, Backend> {
     detail::check_aligned("write_gates", "post", post.rows);
     detail::perceptron_work const work{.groups = batch.size(), .bound = batch.capacity, .hidden = weights.hidden};
     detail::launch_perceptron(exec, detail::write_gate_net{batch, pre, post, weights, out}, work,
-                              reinterpret_cast<float*>(exec.scratch()), parts(weights));
-  }
-
- private:
-  static std::int64_t parts(write_gate_weights const& weights) {
-    return detail::gate_parts(std::int64_t{weights.layers} * weights.heads, weights.hidden);
+                              reinterpret_cast<float*>(exec.scratch()), detail::gate_parts(weights));
   }
 };
 

@@ -198,7 +198,7 @@ struct implementation<ops::drop_listed_t, host> {
     });
     for (int i = 0; i < keep.lanes.size(); ++i) {
       lane const this_lane = keep.lanes.at(i);
-      if (!detail::owns_row(in.lanes.count, keep.lanes, this_lane)) continue;
+      if (!detail::leads_row(in.lanes.count, keep.lanes, this_lane)) continue;
       *in.lanes.count.row(this_lane) -= static_cast<int>(keep.listed(segment_of(keep.lanes, keep.decides, i)).size());
     }
   }
@@ -207,11 +207,11 @@ struct implementation<ops::drop_listed_t, host> {
   static void close_up(cache const& in, by_lane<int> const& list, std::span<recorded_column const> columns,
                        lane this_lane, int ordinal) {
     int const last = *in.lanes.count.row(this_lane) - 1;
-    if (detail::owns_row(detail::rows_of(in.where, list), in.lanes, this_lane)) {
-      int* const slots = detail::list_row(list, in.where, this_lane);
+    if (detail::leads_row(detail::rows_of(in.where, list), in.lanes, this_lane)) {
+      int* const slots = detail::writable_list(list, in.where, this_lane);
       std::rotate(slots + ordinal, slots + ordinal + 1, slots + last + 1);
     }
-    if (detail::owns_row(in.lanes.position, in.lanes, this_lane)) {
+    if (detail::leads_row(in.lanes.position, in.lanes, this_lane)) {
       int* const position = in.lanes.position.row(this_lane);
       std::copy(position + ordinal + 1, position + last + 1, position + ordinal);
     }

@@ -62,7 +62,7 @@ struct implementation<ops::check_list_t, host> {
     std::int64_t listed = 0;
     each_row([&](lane this_lane) {
       int const count = *in.lanes.count.row(this_lane);
-      int const* const slot = detail::list_row(edit.list, in.where, this_lane);
+      int const* const slot = detail::writable_list(edit.list, in.where, this_lane);
       constexpr int part = 128;  // each is marked while the next one is fetched
       for (int begin = 0; begin < count && alone; begin += small ? part : count) {
         ordinal_range const some{begin, small ? std::min(begin + part, count) : count};
@@ -80,7 +80,7 @@ struct implementation<ops::check_list_t, host> {
   static bool sound(host_executor const& exec, cache const& in, list_edit<Shared> const& edit, lane this_lane,
                     ordinal_range which) {
     int const count = which.end - which.begin;
-    int const* const slot = detail::list_row(edit.list, in.where, this_lane) + which.begin;
+    int const* const slot = detail::writable_list(edit.list, in.where, this_lane) + which.begin;
     int const* const position = in.lanes.position.row(this_lane) + which.begin;
     auto const units = static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31));
     detail::slots_kernels const& passes = detail::slots_of_isa[exec.simd_level()];
@@ -95,7 +95,7 @@ struct implementation<ops::check_list_t, host> {
     check_prefix(keep, in, edit, this_lane);
     if (!alone) return check_slots(in, edit, this_lane, owned, locked);
     // An exception of `shared` must be thrown before anything changes.
-    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
+    int const* const slot = detail::writable_list(edit.list, in.where, this_lane);
     for (int e = in.lanes.committed(this_lane) - 1; e >= 0; --e) static_cast<void>(edit.shared(slot[e]));
   }
 
@@ -103,9 +103,9 @@ struct implementation<ops::check_list_t, host> {
   static void check_slots(cache const& in, list_edit<Shared> const& edit, lane this_lane, detail::unit_marks& owned,
                           detail::unit_marks& locked) {
     int const count = *in.lanes.count.row(this_lane);
-    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
+    int const* const slot = detail::writable_list(edit.list, in.where, this_lane);
     int const* const position = in.lanes.position.row(this_lane);
-    int const tree = detail::number_of(edit.locked_prefix, this_lane);
+    int const tree = detail::number_or_zero(edit.locked_prefix, this_lane);
     for (int e = 0; e < count; ++e) {
       auto const refuse = [&](bool ok, auto const& rule) {
         expects(ok, "apply", "list", [&] { return at(slot[e], position[e], this_lane); }, rule);
@@ -137,7 +137,7 @@ struct implementation<ops::check_list_t, host> {
 
   template <class Shared>
   static void check_prefix(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane this_lane) {
-    int const prefix = detail::number_of(edit.protected_prefix, this_lane);
+    int const prefix = detail::number_or_zero(edit.protected_prefix, this_lane);
     int const committed = in.lanes.committed(this_lane);
     int const* const position = in.lanes.position.row(this_lane);
     auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)));

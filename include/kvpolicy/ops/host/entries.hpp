@@ -140,7 +140,7 @@ struct implementation<ops::set_counts_t, host> {
   static void run(host_executor&, lanes const& batch, keep_set const& keep) {
     for (int i = 0; i < batch.size(); ++i) {
       lane const one = batch.at(i);
-      if (!detail::owns_row(batch.count, batch, one)) continue;
+      if (!detail::leads_row(batch.count, batch, one)) continue;
       int const drafts = *batch.count.row(one) - batch.committed(one);
       *batch.count.row(one) = static_cast<int>(keep.listed(segment_of(batch, keep.decides, i)).size()) + drafts;
     }

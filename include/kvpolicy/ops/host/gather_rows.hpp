@@ -182,7 +182,7 @@ inline void list_few_gaps(lane_moves& moves, int* memory) {
 inline void permute_lane(cache const& in, lane this_lane, lane_moves moves, std::span<recorded_column const> columns) {
   constexpr int few = 256;
   int gaps[few];
-  bool const moves_positions = owns_row(in.lanes.position, in.lanes, this_lane);
+  bool const moves_positions = leads_row(in.lanes.position, in.lanes, this_lane);
   bool const moves_numbers = moves_positions || !columns.empty();
   if (moves_numbers && moves.gaps.empty() && moves.gone() <= few) list_few_gaps(moves, gaps);
   if (moves_positions) {

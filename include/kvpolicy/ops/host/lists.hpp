@@ -31,7 +31,7 @@ struct implementation<ops::rewrite_list_t, host> {
     std::atomic<std::int64_t> entries = 0;
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
-      if (!detail::owns_row(detail::rows_of(in.where, edit.list), keep.lanes, this_lane)) return;
+      if (!detail::leads_row(detail::rows_of(in.where, edit.list), keep.lanes, this_lane)) return;
       auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
       entries += rewrite(exec, exec.scratch(worker), kept, in, edit, this_lane, freed != nullptr) *
                  detail::lanes_of_row(detail::rows_of(in.where, edit.list), keep.lanes);
@@ -70,12 +70,12 @@ struct implementation<ops::rewrite_list_t, host> {
     detail::scratch_arena arena(memory);
     detail::unit_marks in_use(arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units)));
     int* const dropped = arena.take<int>(static_cast<std::size_t>(in.lanes.capacity) + 1);
-    bool const owned = std::is_same_v<Shared, nobody> && detail::number_of(edit.locked_prefix, this_lane) <= 0;
+    bool const owned = std::is_same_v<Shared, nobody> && detail::number_or_zero(edit.locked_prefix, this_lane) <= 0;
     detail::edited_row const row{
         .kept = kept,
         .committed = committed,
         .drafts = *in.lanes.count.row(this_lane) - committed,
-        .slot = detail::list_row(edit.list, in.where, this_lane),
+        .slot = detail::writable_list(edit.list, in.where, this_lane),
         .position = in.lanes.position.row(this_lane),
         .map = edit.map.data != nullptr ? detail::map_row(edit.map, edit.map_begin, this_lane) : nullptr,
         .gone = owned && edit.freed.unit.data != nullptr ? edit.freed.unit.row(this_lane) : dropped};
@@ -96,8 +96,8 @@ struct implementation<ops::rewrite_list_t, host> {
     detail::clear_marks(in_use, in.where.units, row.slot, committed + row.drafts);
     for (int const e : kept) in_use.set(row.slot[e]);
     for (int e = committed; e < committed + row.drafts; ++e) in_use.set(row.slot[e]);
-    release(edit, detail::number_of(edit.locked_prefix, this_lane), in_use, row.position, row.slot, {dropped, gone},
-            freed, released);
+    release(edit, detail::number_or_zero(edit.locked_prefix, this_lane), in_use, row.position, row.slot,
+            {dropped, gone}, freed, released);
     detail::lane_moves const moves{kept, committed, row.drafts};
     for (int i = moves.first_moved(); i < moves.count(); ++i) row.slot[i] = row.slot[moves.source(i)];
     std::copy_n(dropped, gone, row.slot + row.remaining());
@@ -132,7 +132,7 @@ struct implementation<ops::relist_t, host> {
       if (!sound(passes, in.where.units, dead, length, row)) refuse(in.where.units, dead, length, row, this_lane);
     });
     each_row([&](lane this_lane, int count, int const* position, int* slot) {
-      int* const live = detail::list_row(list, in.where, this_lane);
+      int* const live = detail::writable_list(list, in.where, this_lane);
       if (count > length / 16 && (all_ascend.load(std::memory_order_relaxed) || passes.ascends(position, count))) {
         return take(passes, {position, slot, count, true}, dead, length, slot, live);
       }

@@ -110,7 +110,7 @@ struct implementation<ops::hide_dropped_t, host> {
   static void run(host_executor& exec, keep_set const& keep, cache const& in, mask_rows const& mask) {
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
-      if (!detail::owns_row(mask.rows, keep.lanes, this_lane)) return;
+      if (!detail::leads_row(mask.rows, keep.lanes, this_lane)) return;
       auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
       if (in.where.kind == locating::slot_map) return hide_listed(exec, kept, in, mask, this_lane);
       detail::scratch_arena arena(exec.scratch(worker));
@@ -155,7 +155,7 @@ struct implementation<ops::show_entries_t, host> {
   static void run(host_executor& exec, cache const& in, mask_rows const& mask) {
     exec.for_each(in.lanes.size(), [&](int i, int) {
       lane const this_lane = in.lanes.at(i);
-      if (!detail::owns_row(mask.rows, in.lanes, this_lane)) return;
+      if (!detail::leads_row(mask.rows, in.lanes, this_lane)) return;
       int const count = *in.lanes.count.row(this_lane);
       detail::with_mask_writer(mask, this_lane, [&](auto const& to) {
         to.hide_all(mask.units);

@@ -23,7 +23,7 @@ inline bool share_positions(lanes const& batch) { return shares_rows(batch.posit
 /// The number of heads, from a lane on, whose rows of this table are not those of an earlier lane.
 template <class T>
 int owned_heads(by_lane<T> const& table, lanes const& batch, lane first, int heads) {
-  if (!owns_row(table, batch, first)) return 0;
+  if (!leads_row(table, batch, first)) return 0;
   return table.head != 0 ? heads : 1;
 }
 

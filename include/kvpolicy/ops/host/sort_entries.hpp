@@ -55,8 +55,8 @@ struct implementation<ops::sort_entries_t, host> {
       if (list.data == nullptr) {
         memory.cycles = memory.from;
         detail::sort_places(in, one, memory.cycles);
-      } else if (detail::owns_row(detail::rows_of(in.where, list), batch, one)) {
-        memory.sort_row(detail::list_row(list, in.where, one), sizeof(int));
+      } else if (detail::leads_row(detail::rows_of(in.where, list), batch, one)) {
+        memory.sort_row(detail::writable_list(list, in.where, one), sizeof(int));
       }
       for (recorded_column const& each : columns) {
         if (each.about.extent != column_extent::lane_entry || each.about.rule != on_move::permute) continue;
@@ -66,7 +66,7 @@ struct implementation<ops::sort_entries_t, host> {
       if (!shared) sort_positions(one);
     });
     each_unsorted([&](lane one) {
-      if (!detail::owns_row(batch.position, batch, one)) return;
+      if (!detail::leads_row(batch.position, batch, one)) return;
       memory.sort(batch.position.row(one), *batch.count.row(one));
       sort_positions(one);
     });

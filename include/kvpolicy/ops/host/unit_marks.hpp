@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/ops/lists.hpp>
 #include <string>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -42,23 +43,6 @@ class unit_marks {
   [[nodiscard]] std::uint64_t& word(int unit) const { return words_[static_cast<std::size_t>(unit) / 64]; }
   std::uint64_t* words_;
 };
-
-/// The row of a lane in a writable list.
-inline int* list_row(by_lane<int> const& list, locator const& where, lane this_lane) {
-  return list.row(this_lane) + (where.begin.data != nullptr ? *where.begin.row(this_lane) : 0);
-}
-
-/// The number of a lane in a table; 0 if the table has no memory.
-inline int number_of(by_lane<int const> const& table, lane this_lane) {
-  return table.data != nullptr ? *table.row(this_lane) : 0;
-}
-
-/// True for the first of the lanes that share a row of this table.
-template <class T>
-bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
-  return (table.sequence != 0 || one.sequence == batch.sequence_begin) &&
-         (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
-}
 
 /// The number of lanes that share one row of this table.
 template <class T>

@@ -37,7 +37,7 @@ class unit_pools {
       for (int l = layer; l < (layers_apart_ ? layer + 1 : batch.layers()); ++l) {
         for (int h = head; h < (heads_apart_ ? head + 1 : batch.heads); ++h) {
           lane const one{sequence, batch.layer_begin + l, h};
-          if (owns_row(rows_, batch, one)) visit(one);
+          if (leads_row(rows_, batch, one)) visit(one);
         }
       }
     }

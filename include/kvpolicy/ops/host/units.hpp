@@ -123,12 +123,12 @@ struct implementation<ops::drop_units_t, host> {
   static void write_shared(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table) {
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
-      if (!detail::owns_row(detail::rows_of(in.where, table), keep.lanes, this_lane)) return;
+      if (!detail::leads_row(detail::rows_of(in.where, table), keep.lanes, this_lane)) return;
       rewrite(exec, in, table, this_lane, find(exec, keep, in, i, worker));
     });
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
-      if (!detail::owns_row(in.lanes.count, keep.lanes, this_lane)) return;
+      if (!detail::leads_row(in.lanes.count, keep.lanes, this_lane)) return;
       *in.lanes.count.row(this_lane) = find(exec, keep, in, i, worker).entries();
     });
   }
@@ -169,7 +169,7 @@ struct implementation<ops::drop_units_t, host> {
         }
       }
     };
-    if (detail::owns_row(in.lanes.position, in.lanes, this_lane)) {
+    if (detail::leads_row(in.lanes.position, in.lanes, this_lane)) {
       move(reinterpret_cast<std::byte*>(in.lanes.position.row(this_lane)), sizeof(int));
     }
     detail::lower_known(columns, this_lane, std::min(first * blocks.unit, blocks.entries()));
@@ -198,7 +198,7 @@ struct implementation<ops::drop_units_t, host> {
   /// Puts the blocks that stay before the others.
   static void rewrite(host_executor const& exec, cache const& in, by_lane<int> const& table, lane this_lane,
                       staying const& blocks) {
-    int* const row = detail::list_row(table, in.where, this_lane);
+    int* const row = detail::writable_list(table, in.where, this_lane);
     for (int b = 0; b < blocks.all; ++b) blocks.stays[b] ^= 1;
     int* const dropped = blocks.dropped;
     int const gone = detail::listing_of_isa[exec.simd_level()].marked(blocks.stays, blocks.all, dropped);

@@ -28,7 +28,7 @@ struct implementation<ops::fill_holes_t, host> {
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
       detail::lane_moves moves = detail::moves_of(keep, in, i);
-      if (moves.gone() > 0 && detail::owns_row(rows, keep.lanes, this_lane)) {
+      if (moves.gone() > 0 && detail::leads_row(rows, keep.lanes, this_lane)) {
         detail::scratch_arena arena(exec.scratch(worker));
         auto const bound = static_cast<std::size_t>(in.lanes.capacity);
         int* const dropped = arena.take<int>(bound + 1);
@@ -62,7 +62,7 @@ struct implementation<ops::fill_holes_t, host> {
   static void fill(host_executor const& exec, work_space const& space, lanes const& all, cache const& in,
                    by_lane<int> const& list, lane this_lane, detail::lane_moves const& moves,
                    std::span<int const> gone) {
-    int* const slot = detail::list_row(list, in.where, this_lane);
+    int* const slot = detail::writable_list(list, in.where, this_lane);
     int const count = moves.committed + moves.drafts, many = moves.gone();
     int const lowest = list_highest(exec, {slot, static_cast<std::size_t>(count)}, many, in.where.units, space);
     for (int i = 0; i < many; ++i) space.vacated[i] = slot[space.high[i]];

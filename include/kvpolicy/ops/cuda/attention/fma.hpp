@@ -78,11 +78,16 @@ class fma_product {
   float4_reader rows;
   bool scaled = false;  ///< keys have scales, which are in shared memory too
 
+  [[nodiscard]] static fma_product of(plane const& keys, query_view const& rows) {
+    return {reader_of(keys), reader_of(rows), keys.scales.data != nullptr};
+  }
   [[nodiscard]] std::size_t bytes() const {
     return shared_arena::bytes_of_piece<float>(chunk * tile_pitch) +
            shared_arena::bytes_of_piece<float>(chunk * pitch) + (scaled ? attention_storage::scale_bytes() : 0);
   }
   [[nodiscard]] KVPOLICY_HD int tile() const { return tile_rows; }
+  /// How many entries at either end of a tile of entries are there for their neighbours alone.
+  [[nodiscard]] KVPOLICY_HD static constexpr int overlap() { return 0; }
 
   /// Does nothing: `run` reads the rows where they are.
   template <class Block>

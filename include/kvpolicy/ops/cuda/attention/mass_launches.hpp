@@ -89,6 +89,11 @@ class mass_call {
     bool const group = task_.group == 1 || (!group_maximum() && !task_.on_logits);
     return how_.rows != reduction::max && group && !(task_.soft_cap > 0) && how_.weight.is_one();
   }
+  /// For a call that does not add rows up.
+  void check_rows_at_once(char const* name) const {
+    expects(rows() <= sums_storage::most_rows, name, "queries.rows", rows(),
+            [] { return "a device takes " + std::to_string(sums_storage::most_rows) + " rows at once"; });
+  }
   void check_rows() const {
     expects(
         given_ || rows() <= sums_storage::most_rows || is_additive(), "compute_attention_mass", "queries.rows", rows(),
@@ -123,6 +128,12 @@ struct mass_kernels<fragment_product<Element, Spans>> {
   static constexpr bool packs = true;  ///< each block packs all rows first
 };
 
+/// The scratch of the statistics of rows.
+template <class Product = fma_product>
+[[nodiscard]] std::size_t bytes_of_sums(int group, lanes const& batch) {
+  return typename mass_kernels<Product>::storage(group, batch.capacity, batch.size(), nullptr).bytes(batch.size());
+}
+
 /// The launches of one call with one kind of product.
 template <class Executor, class Product>
 class mass_launches {
@@ -144,20 +155,24 @@ class mass_launches {
 
   /// The same where all heads of a segment come before rows. A launch folds its rows into those before.
   void run_heads_first() {
-    int const entries = entries_of_piece(), most = sums_storage::most_rows;
-    int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
-    known_sums const known{call_.sums_are_given(), storage_};
+    int const most = sums_storage::most_rows;
     for (int first = 0; first == 0 || first < call_.rows(); first += most) {
-      if (!known.given && call_.rows() > 0) sums(first);
-      mass_reduction const how = call_.reduction_of(first > 0);
-      heads_kernel<Product> const kernel{
-          call_.part(first, most, false), product_, known, how, exec_.faults(), pieces, entries};
-      launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);
+      if (!call_.sums_are_given() && call_.rows() > 0) sums(first);
+      auto const kernel =
+          kernel_of<heads_kernel<Product>>(call_.part(first, most, false), call_.reduction_of(first > 0));
+      launch_unless_fault(exec_, shape_of(kernel), kernel);
     }
   }
 
- protected:
-  [[nodiscard]] auto threads() const { return at_most<tile_entries>(exec_.threads().entry); }
+  [[nodiscard]] auto const& storage() const { return storage_; }
+  /// What is known of rows once their statistics are launched.
+  [[nodiscard]] known_sums known() const { return {call_.sums_are_given(), storage_}; }
+
+  /// Launches another reduction of a part of the rows.
+  template <class Reduction>
+  void reduce(attention_task const& part, Reduction const& reduction) {
+    launch_reduction(exec_, part, product_, reduction, entries_of_piece());
+  }
 
   /// Launches the statistics of up to most_rows rows.
   void sums(int first) {
@@ -178,33 +193,32 @@ class mass_launches {
     }
   }
 
+ private:
+  [[nodiscard]] auto threads() const { return at_most<tile_entries>(exec_.threads().entry); }
+
   /// The entries of a block: fewer where longer pieces would leave multiprocessors idle.
   [[nodiscard]] int entries_of_piece() const {
-    int tiles = (exec_.config().entries_of_a_block + tile_entries - 1) / tile_entries;
+    int tiles = whole_tiles(exec_.config().entries_of_a_block) / tile_entries;
     if constexpr (mass_kernels<Product>::packs) return entries_of_waves(4 * tiles * tile_entries);
     auto const blocks = [&] { return scores_.segments() * (scores_.lanes.capacity / (tiles * tile_entries) + 1); };
     while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
     return tiles * tile_entries;
   }
 
-  Executor& exec_;
-  mass_call const& call_;
-  Product product_;
-  score_view const& scores_;
-  typename mass_kernels<Product>::storage storage_;
-
- private:
   void masses(int first, int most) {
+    auto const kernel = kernel_of<typename mass_kernels<Product>::masses>(
+        call_.part(first, most, call_.task().rows_apart), call_.reduction_of(first > 0, first + most >= call_.rows()));
+    exec_.launch(shape_of(kernel), kernel);
+  }
+  template <class Kernel>
+  [[nodiscard]] Kernel kernel_of(attention_task const& part, mass_reduction const& how) const {
     int const entries = entries_of_piece();
     int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
-    typename mass_kernels<Product>::masses const kernel{call_.part(first, most, call_.task().rows_apart),
-                                                        product_,
-                                                        known_sums{call_.sums_are_given(), storage_},
-                                                        call_.reduction_of(first > 0, first + most >= call_.rows()),
-                                                        exec_.faults(),
-                                                        pieces,
-                                                        entries};
-    exec_.launch(launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);
+    return {part, product_, known(), how, exec_.faults(), pieces, entries};
+  }
+  template <class Kernel>
+  [[nodiscard]] auto shape_of(Kernel const& kernel) const {
+    return launch_shape{scores_.segments() * kernel.pieces, threads(), kernel.shared(product_)};
   }
 
   /// As entries_of_piece, for blocks that pack all rows first. A block has at most `most` entries, and the blocks fill
@@ -219,6 +233,12 @@ class mass_launches {
     std::int64_t const each = pieces > 0 ? (scores_.lanes.capacity + pieces - 1) / pieces : scores_.lanes.capacity;
     return static_cast<int>((each + warp_size - 1) / warp_size * warp_size);
   }
+
+  Executor& exec_;
+  mass_call const& call_;
+  Product product_;
+  score_view const& scores_;
+  typename mass_kernels<Product>::storage storage_;
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

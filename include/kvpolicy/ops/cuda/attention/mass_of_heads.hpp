@@ -81,26 +81,20 @@ struct heads_kernel {
     if (block.thread() == 0 && used.all != of.all) {
       report_fault(block, faults, fault::mass_rows, task.scores.lanes.index(one), used.all);
     }
-    int const last = (of.row + of.rows) * task.group;
+    lane_product<Product> const rows{{task, tile, one, used}, product, arena};
     block.sync();
-    product.prepare(block, task, used, one, arena, used.count * task.group);
+    product.prepare(block, task, used, one, arena, rows.rows());
     tile.take_entries(block, task, used, one, of.begin, of.end);
-    for (int base = of.row * task.group; base < last; base += tile_rows) {
-      int const count = last - base < tile_rows ? last - base : tile_rows;
-      block.sync();
-      tile.take_rows(block, task, used, one, base, count, sums);
-      product.run(block, task, used, one, tile, arena, base, count);
-      block.sync();
-      tile.apply_cap(block, task, count);
+    int const last = (of.row + of.rows) * task.group;
+    rows.each_tile(block, of.row * task.group, last, sums, [&](int base, int count) {
       for (int e = block.thread(); e < tile_entries; e += block.threads()) {
         for (int k = 0; k < count; ++k) {
           int const row = (base + k) / task.group - of.row;
           bool const is_first = i == 0 && (base + k) % task.group == 0;
-          float const p = probability(tile, k, e, tile.logits[k * tile_pitch + e] * tile.scale[k]);
-          fold_into(tile.heads[row * tile_entries + e], p, how.group_maximum, is_first);
+          fold_into(tile.heads[row * tile_entries + e], tile.probability(k, e), how.group_maximum, is_first);
         }
       }
-    }
+    });
   }
 
   /// Writes the mass of an entry, or folds it into that of the rows of a launch before.

@@ -53,35 +53,37 @@ struct mass_reduction {
   }
 };
 
-/// The probability that row `row` of a tile gives to its entry e.
-[[nodiscard]] KVPOLICY_HD inline float probability(attention_storage const& temp_storage, int row, int e, float logit) {
-  if (!temp_storage.sees(row, e)) return 0;
-  return ::expf(logit - temp_storage.sums[row].row_max) * temp_storage.sums[row].scale;
+/// Reduces the probabilities that rows of a tile give to its entry k. take(i, reduced) gets what each series makes, of
+/// which row i of the tile is the last.
+template <class Take>
+KVPOLICY_HD void reduce_probabilities(lane_tile const& of, mass_reduction const& how, tile_part const& at, int k,
+                                      Take const& take) {
+  bool const on_logits = of.task.on_logits;
+  attention_storage const& tile = of.tile;
+  of.reduce_series(
+      at, k, of.task.rows_apart ? how.rows_maximum : how.group_maximum,
+      [&](int i) { return on_logits ? tile.logit(i, k) * how.logit_weight : tile.probability(i, k); },
+      [&](int i, float inner) { take(i, on_logits ? tile.probability(i, k, inner) : inner); });
 }
 
-/// Reduces the rows of a tile in their order, one thread for each entry. The reduction over neighbouring rows goes to
-/// `inner`; when it is complete, take(e, reduced, i) gets it, where row i of the tile is the last of its series.
-template <class Block, class Take>
-KVPOLICY_HD void reduce_rows(Block& block, attention_task const& task, mass_reduction const& how,
-                             attention_storage const& temp_storage, used_rows const& used, int base, int count,
-                             Take const& take) {
-  int const series = task.rows_apart ? used.count : task.group;
-  bool const inner_maximum = task.rows_apart ? how.rows_maximum : how.group_maximum;
-  for (int e = block.thread(); e < tile_entries; e += block.threads()) {
-    int at = base % series;
-    for (int i = 0; i < count; ++i) {
-      float const logit = temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i];
-      float const value = task.on_logits ? logit * how.logit_weight : probability(temp_storage, i, e, logit);
-      fold_into(temp_storage.inner[e], value, inner_maximum, at == 0);
-      if (++at < series) continue;
-      take(e, task.on_logits ? probability(temp_storage, i, e, temp_storage.inner[e]) : temp_storage.inner[e], i);
-      at = 0;
-    }
+/// Adds the masses of the i-th lane of a segment.
+struct lane_masses {
+  using entry_total = float;
+
+  known_sums const& sums;
+  mass_reduction const& how;
+  int i;
+  float* out;
+
+  /// `total` starts at 0, and no probability is lower.
+  KVPOLICY_HD void add(lane_tile const& of, tile_part const& at, int k, float& total) const {
+    bool const maximum = of.task.rows_apart ? how.group_maximum : how.rows_maximum;
+    reduce_probabilities(of, how, at, k, [&](int, float mass) { fold_into(total, mass, maximum, false); });
   }
-}
+  KVPOLICY_HD void put(lane_tile const& of, int e, float total) const { how.put(total, of.task, of.used, i, out[e]); }
+};
 
-/// One block for each piece of a segment. It handles lane after lane and tile after tile; the same thread always has
-/// the same entries.
+/// One block for each piece of a segment. It handles lane after lane.
 template <class Product>
 struct mass_kernel {
   attention_task task;
@@ -93,7 +95,7 @@ struct mass_kernel {
   int entries;  ///< entries of a piece, a multiple of tile_entries
 
   [[nodiscard]] static std::size_t shared(Product const& product) {
-    return attention_storage::bytes() + shared_arena::bytes_of_piece<float>(tile_entries) + product.bytes();
+    return shared_of_reduction<lane_masses>() + product.bytes();
   }
 
   template <class Block>
@@ -104,48 +106,11 @@ struct mass_kernel {
     int const begin = block.index() % pieces * entries;
     int const together = out.lanes.size() / out.segments();
     int const first = first_lane(out.lanes, out.decides, segment);
-    for (int i = 0; i < together; ++i) add_lane(block, out.lanes.at(first + i), i, begin, out.row(segment));
-    how.finish(block, task, out.row(segment), begin, begin + entries, out.lanes.committed(out.lanes.at(first)));
-  }
-
- private:
-  /// The other reduction. `total` starts at 0, and no probability is lower.
-  struct add_to {
-    float* total;
-    bool maximum;
-    KVPOLICY_HD void operator()(int e, float value, int) const { fold_into(total[e], value, maximum, false); }
-  };
-  [[nodiscard]] KVPOLICY_HD bool outer_maximum() const {
-    return task.rows_apart ? how.group_maximum : how.rows_maximum;
-  }
-
-  /// Adds the masses of the i-th lane of the segment.
-  template <class Block>
-  KVPOLICY_HD void add_lane(Block& block, lane this_lane, int i, int begin, float* out) const {
-    shared_arena arena(block);
-    attention_storage const temp_storage(arena, task.scaled());
-    auto* const total = arena.take<float>(tile_entries);
-    used_rows const used = used_rows_of(block, task, this_lane);
-    int const all = used.count * task.group;
-    int const end = begin + entries < used.entries ? begin + entries : used.entries;
-    block.sync();
-    if (begin < end && all > 0) product.prepare(block, task, used, this_lane, arena, all);
-    for (int e = begin; e < end; e += tile_entries) {
-      block.sync();
-      temp_storage.take_entries(block, task, used, this_lane, e, end);
-      for (int k = block.thread(); k < tile_entries; k += block.threads()) total[k] = 0;
-      for (int base = 0; base < all; base += product.tile()) {
-        int const count = all - base < product.tile() ? all - base : product.tile();
-        block.sync();
-        temp_storage.take_rows(block, task, used, this_lane, base, count, sums);
-        product.run(block, task, used, this_lane, temp_storage, arena, base, count);
-        block.sync();
-        temp_storage.apply_cap(block, task, count);
-        reduce_rows(block, task, how, temp_storage, used, base, count, add_to{total, outer_maximum()});
-      }
-      for (int k = block.thread(); k < tile_entries && e + k < end; k += block.threads())
-        how.put(total[k], task, used, i, out[e + k]);
+    for (int i = 0; i < together; ++i) {
+      lane_masses const masses{sums, how, i, out.row(segment)};
+      reduce_piece(block, task, product, out.lanes.at(first + i), begin, entries, masses);
     }
+    how.finish(block, task, out.row(segment), begin, begin + entries, out.lanes.committed(out.lanes.at(first)));
   }
 };
 

@@ -3,8 +3,7 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/ops/cuda/attention/task.hpp>
-#include <kvpolicy/ops/cuda/fold.hpp>
+#include <kvpolicy/ops/cuda/attention/tiles.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -77,31 +76,58 @@ struct storage_of_rows {
 };
 using sums_storage = storage_of_rows<running_sum, row_sums>;
 
-/// Stands for statistics that are not known yet.
-struct no_sums {
-  KVPOLICY_HD row_sums operator()(attention_task const&, lane, int, int, int) const { return {}; }
-};
-
 /// Adds a tile's logits of one row to its statistics, by one warp.
 template <class Block>
-KVPOLICY_HD void add_row(Block& block, attention_storage const& temp_storage, float const* logits, int row, float scale,
+KVPOLICY_HD void add_row(Block& block, attention_storage const& tile, float const* logits, int row, float scale,
                          running_sum* sum) {
   float row_max = running_sum::lowest();
   for (int e = lane_id(block); e < tile_entries; e += warp_size) {
     float const value = logits[e] * scale;
-    if (temp_storage.sees(row, e) && value > row_max) row_max = value;
+    if (tile.sees(row, e) && value > row_max) row_max = value;
   }
   row_max = block.reduce_warp(row_max, max_op{});
   float const zero = running_sum::exp_offset(row_max);
   float all = 0;
   for (int e = lane_id(block); e < tile_entries; e += warp_size) {
-    if (temp_storage.sees(row, e)) all += ::expf(logits[e] * scale - zero);
+    if (tile.sees(row, e)) all += ::expf(logits[e] * scale - zero);
   }
   all = block.reduce_warp(all, plus_op{});
   if (lane_id(block) == 0) *sum = sum->with({row_max, all});
 }
+/// The same for rows [0, count) of the tile.
+template <class Block>
+KVPOLICY_HD void add_rows(Block& block, attention_storage const& tile, int count, running_sum* sums) {
+  for (int i = warp_id(block); i < count; i += block.threads() / warp_size)
+    add_row(block, tile, tile.logits + i * tile_pitch, i, tile.scale[i], sums + i);
+}
 
-/// Computes the statistics of one stretch of one lane, one block each. The heads of a row are neighbours in `task`.
+/// Computes the statistics of one stretch of one lane by one block. add(lane, part, sums) adds the rows of a tile to
+/// those of the launch.
+template <class Block, class Product, class Part, class Whole, class Add>
+KVPOLICY_HD void sum_stretch(Block& block, attention_task const& task, Product const& product,
+                             storage_of_rows<Part, Whole> const& to, Add const& add) {
+  int const index = block.index() / to.stretches, number = block.index() % to.stretches;
+  lane const one = task.scores.lanes.at(index);
+  shared_arena arena(block);
+  attention_storage const tile(arena, task.scaled());
+  auto* const sums = arena.template take<Part>(to.slots);
+  for (int i = block.thread(); i < to.slots; i += block.threads()) sums[i] = Part::nothing();
+  lane_product<Product> const of{{task, tile, one, used_rows_of(block, task, one)}, product, arena};
+  int const begin = number * to.stretch;
+  int const end = begin + to.stretch < of.used.entries ? begin + to.stretch : of.used.entries;
+  of.each_tile_of(
+      block, begin, end, no_sums{}, [](tile_part const&) {}, [&](tile_part const& at) { add(of, at, sums); },
+      [](tile_part const&) {});
+  block.sync();
+  for (int i = block.thread(); i < to.slots; i += block.threads()) to.part_of(index, number)[i] = sums[i];
+}
+/// The shared memory that it takes.
+template <class Product, class Part, class Whole>
+[[nodiscard]] std::size_t shared_of_stretch(Product const& product, storage_of_rows<Part, Whole> const& to) {
+  return attention_storage::bytes() + shared_arena::bytes_of_piece<Part>(to.slots) + product.bytes();
+}
+
+/// One block for each stretch of a lane. The heads of a row are neighbours in `task`.
 template <class Product>
 struct sums_kernel {
   attention_task task;
@@ -109,76 +135,35 @@ struct sums_kernel {
   sums_storage to;
 
   [[nodiscard]] static std::size_t shared(Product const& product, sums_storage const& to) {
-    return attention_storage::bytes() + shared_arena::bytes_of_piece<running_sum>(to.slots) + product.bytes();
+    return shared_of_stretch(product, to);
   }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    int const index = block.index() / to.stretches;
-    int const number = block.index() % to.stretches;
-    lane const this_lane = task.scores.lanes.at(index);
-    shared_arena arena(block);
-    attention_storage const temp_storage(arena, task.scaled());
-    auto* const sums = arena.take<running_sum>(to.slots);
-    for (int i = block.thread(); i < to.slots; i += block.threads()) sums[i] = running_sum::nothing();
-    used_rows const used = used_rows_of(block, task, this_lane);
-    int const all = used.count * task.group;
-    int const begin = number * to.stretch;
-    int const end = begin + to.stretch < used.entries ? begin + to.stretch : used.entries;
-    if (begin < end && all > 0) product.prepare(block, task, used, this_lane, arena, all);
-    for (int e = begin; e < end && all > 0; e += tile_entries) {
-      block.sync();
-      temp_storage.take_entries(block, task, used, this_lane, e, end);
-      for (int base = 0; base < all; base += product.tile()) {
-        int const count = all - base < product.tile() ? all - base : product.tile();
-        block.sync();
-        temp_storage.take_rows(block, task, used, this_lane, base, count, no_sums{});
-        product.run(block, task, used, this_lane, temp_storage, arena, base, count);
-        block.sync();
-        temp_storage.apply_cap(block, task, count);
-        add_rows(block, temp_storage, base, count, sums);
-      }
-    }
-    block.sync();
-    for (int i = block.thread(); i < to.slots; i += block.threads()) to.part_of(index, number)[i] = sums[i];
+    sum_stretch(block, task, product, to, [&](lane_tile const& of, tile_part const& at, running_sum* sums) {
+      task.on_logits ? add_groups(block, of, at, sums) : add_rows(block, of.tile, at.count, sums + at.base);
+    });
   }
 
  private:
+  /// Adds the groups of rows that end in this tile. Their logits are reduced first, and stored one after another over
+  /// the tile's rows.
   template <class Block>
-  KVPOLICY_HD void add_rows(Block& block, attention_storage const& temp_storage, int base, int count,
-                            running_sum* sums) const {
-    if (!task.on_logits) {
-      for (int i = warp_id(block); i < count; i += block.threads() / warp_size) {
-        add_row(block, temp_storage, temp_storage.logits + i * tile_pitch, i, temp_storage.scale[i], sums + base + i);
-      }
-      return;
-    }
-    int const first = task.group - 1 - base % task.group;  // the row of the tile that completes a group
-    reduce_groups(block, temp_storage, base, count);
-    block.sync();
-    for (int k = warp_id(block); first + k * task.group < count; k += block.threads() / warp_size) {
-      int const i = first + k * task.group;
-      add_row(block, temp_storage, temp_storage.logits + k * tile_pitch, i, 1.0f, sums + (base + i) / task.group);
-    }
-  }
-
-  /// Reduces the logits of each group that ends in this tile, and stores the results one after another over the tile's
-  /// rows.
-  template <class Block>
-  KVPOLICY_HD void reduce_groups(Block& block, attention_storage const& temp_storage, int base, int count) const {
+  KVPOLICY_HD void add_groups(Block& block, lane_tile const& of, tile_part const& at, running_sum* sums) const {
     for (int e = block.thread(); e < tile_entries; e += block.threads()) {
-      int head = base % task.group;
-      int done = 0;
-      for (int i = 0; i < count; ++i) {
-        group_maximum ? fold_into(temp_storage.inner[e],
-                                  temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i], true, head == 0)
-                      : fold_into(temp_storage.inner[e],
-                                  temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i] * logit_weight, false,
-                                  head == 0);
-        if (++head < task.group) continue;
-        temp_storage.logits[done++ * tile_pitch + e] = temp_storage.inner[e];
-        head = 0;
-      }
+      float* to_row = of.tile.logits + e;
+      of.reduce_series(
+          at, e, group_maximum, [&](int i) { return of.tile.logit(i, e) * logit_weight; },
+          [&](int, float inner) {
+            *to_row = inner;
+            to_row += tile_pitch;
+          });
+    }
+    block.sync();
+    int const first = task.group - 1 - at.base % task.group;  // the row of the tile that completes a group
+    for (int k = warp_id(block); first + k * task.group < at.count; k += block.threads() / warp_size) {
+      int const i = first + k * task.group;
+      add_row(block, of.tile, of.tile.logits + k * tile_pitch, i, 1.0f, sums + (at.base + i) / task.group);
     }
   }
 

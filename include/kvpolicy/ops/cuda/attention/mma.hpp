@@ -46,6 +46,7 @@ class mma_product {
   }
   /// How many rows a tile of logits has.
   [[nodiscard]] KVPOLICY_HD int tile() const { return rows_in_shared < tile_rows ? rows_in_shared : tile_rows; }
+  [[nodiscard]] KVPOLICY_HD static constexpr int overlap() { return 0; }
 
   /// Packs all rows of the launch before the first tile of entries, if they fit in shared memory.
   template <class Block>

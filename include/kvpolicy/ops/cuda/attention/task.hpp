@@ -113,6 +113,10 @@ struct row_sums {
   float row_max = 0;
   float scale = 1;
 };
+/// Stands for statistics that are not known yet.
+struct no_sums {
+  KVPOLICY_HD row_sums operator()(attention_task const&, lane, int, int, int) const { return {}; }
+};
 
 /// A tile in shared memory. Every thread constructs one, with the same pointers.
 struct attention_storage {
@@ -149,6 +153,16 @@ struct attention_storage {
   }
 
   [[nodiscard]] KVPOLICY_HD bool sees(int row, int entry) const { return position[entry] < limit[row]; }
+  [[nodiscard]] KVPOLICY_HD float logit(int row, int entry) const {
+    return logits[row * tile_pitch + entry] * scale[row];
+  }
+  /// The probability that a row gives to an entry.
+  [[nodiscard]] KVPOLICY_HD float probability(int row, int entry, float logit) const {
+    return sees(row, entry) ? ::expf(logit - sums[row].row_max) * sums[row].scale : 0;
+  }
+  [[nodiscard]] KVPOLICY_HD float probability(int row, int entry) const {
+    return probability(row, entry, logit(row, entry));
+  }
 
   /// Replaces the unscaled logits of `count` rows by the capped ones, whose scale is 1, if there is a cap. Collective;
   /// with a cap it ends with a barrier.

@@ -41,14 +41,11 @@ struct gap_lanes {
   keep_set keep{};
   kvpolicy::lanes lanes{};
 
-  /// How many entries the i-th lane drops: 0 or 1.
-  [[nodiscard]] KVPOLICY_HD int gone(int i) const {
-    int const segment = segment_of(lanes, keep.decides, i);
-    return keep.indptr[segment + 1] > keep.indptr[segment] ? 1 : 0;
-  }
+  /// What the i-th lane drops: one entry or none.
+  [[nodiscard]] KVPOLICY_HD listed_row gone(int i) const { return listed_for(keep, lanes, i); }
   [[nodiscard]] KVPOLICY_HD gap_moves of(int i) const {
-    if (gone(i) == 0) return {};
-    return {keep.indices[keep.indptr[segment_of(lanes, keep.decides, i)]], *lanes.count.row(lanes.at(i)) - 1};
+    listed_row const one = gone(i);
+    return one.count == 0 ? gap_moves{} : gap_moves{one.ordinal[0], *lanes.count.row(lanes.at(i)) - 1};
   }
 };
 
@@ -79,7 +76,8 @@ struct decrease_counts {
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     lane const one = moves.lanes.at(static_cast<int>(i));
-    if (leads_row(moves.lanes.count, moves.lanes, one)) *moves.lanes.count.row(one) -= moves.gone(static_cast<int>(i));
+    if (leads_row(moves.lanes.count, moves.lanes, one))
+      *moves.lanes.count.row(one) -= moves.gone(static_cast<int>(i)).count;
   }
 };
 

@@ -26,24 +26,18 @@ KVPOLICY_HD void set_in_mask(Block& block, mask_rows const& mask, lane this_lane
   }
 }
 
-/// Hides the entries that are not kept, one block for each piece of the committed entries of a row's owner.
-struct hide_kernel {
+/// Hides the committed entries of a row's owner that are not kept.
+struct hide_entries {
   keep_set keep;
   kvpolicy::lanes lanes;
   locator where;
   mask_rows mask;
-  row_owners rows;
-  int pieces;
-  int entries;  ///< entries of a piece
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = rows.at(block.index() / pieces);
-    int const begin = block.index() % pieces * entries;
-    int const committed = lanes.committed(one);
-    int const end = min_op{}(committed, begin + entries);
+  KVPOLICY_HD void operator()(Block& block, lane one, ordinal_range piece) const {
+    int const end = min_op{}(lanes.committed(one), piece.end);
     listed_row const kept = listed_for(keep, one);
-    for (int e = begin + block.thread(); e < end; e += block.threads()) {
+    for (int e = piece.begin + block.thread(); e < end; e += block.threads()) {
       if (!kept.has(e)) set_in_mask(block, mask, one, where.at(one, e).unit, false);
     }
   }
@@ -69,21 +63,16 @@ struct hide_all {
   }
 };
 
-/// Shows all entries of a lane, drafts included, one block for each piece of them.
-struct show_kernel {
+/// Shows all entries of a lane, drafts included.
+struct show_entries {
   kvpolicy::lanes lanes;
   locator where;
   mask_rows mask;
-  row_owners rows;
-  int pieces;
-  int entries;
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = rows.at(block.index() / pieces);
-    int const begin = block.index() % pieces * entries;
-    int const end = min_op{}(*lanes.count.row(one), begin + entries);
-    for (int e = begin + block.thread(); e < end; e += block.threads()) {
+  KVPOLICY_HD void operator()(Block& block, lane one, ordinal_range piece) const {
+    int const end = min_op{}(*lanes.count.row(one), piece.end);
+    for (int e = piece.begin + block.thread(); e < end; e += block.threads()) {
       set_in_mask(block, mask, one, where.at(one, e).unit, true);
     }
   }
@@ -109,11 +98,8 @@ struct implementation<ops::hide_dropped_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, mask_rows const& mask) {
     detail::check_mask_words("apply", mask);
-    detail::row_owners const rows = detail::owners_of(mask.rows, keep.lanes);
-    int const pieces = detail::pieces_of(exec, in.lanes.capacity);
-    detail::launch_unless_fault(
-        exec, launch_shape{rows.count() * pieces, exec.threads().entry, 0},
-        detail::hide_kernel{keep, in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});
+    detail::launch_row_pieces(exec, detail::owners_of(mask.rows, keep.lanes), in.lanes.capacity,
+                              detail::hide_entries{keep, in.lanes, in.where, mask});
   }
 };
 
@@ -126,10 +112,7 @@ struct implementation<ops::show_entries_t, Backend> {
     detail::row_owners const rows = detail::owners_of(mask.rows, in.lanes);
     std::int64_t const of_row = mask.form == mask_form::bits ? (mask.units + 31) / 32 : mask.units;
     detail::launch_each_unless_fault(exec, rows.count() * of_row, detail::hide_all{mask, rows, of_row});
-    int const pieces = detail::pieces_of(exec, in.lanes.capacity);
-    detail::launch_unless_fault(
-        exec, launch_shape{rows.count() * pieces, exec.threads().entry, 0},
-        detail::show_kernel{in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});
+    detail::launch_row_pieces(exec, rows, in.lanes.capacity, detail::show_entries{in.lanes, in.where, mask});
   }
 };
 

@@ -23,9 +23,8 @@ struct replaced_lanes {
 
   /// The ordinal of the entry that the i-th lane drops; -1 if it drops none.
   [[nodiscard]] KVPOLICY_HD int dropped(int i) const {
-    int const segment = segment_of(lanes, keep.decides, i);
-    std::int64_t const first = keep.indptr[segment];
-    return keep.indptr[segment + 1] > first ? keep.indices[first] : -1;
+    listed_row const gone = listed_for(keep, lanes, i);
+    return gone.count > 0 ? gone.ordinal[0] : -1;
   }
   [[nodiscard]] KVPOLICY_HD lane_replacement of(lane one, int ordinal) const {
     return replacement_of(lanes.order_of(one), lanes.position.row(one), lanes.committed(one), ordinal);

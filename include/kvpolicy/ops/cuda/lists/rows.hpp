@@ -5,6 +5,7 @@
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
+#include <kvpolicy/ops/lists.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -51,35 +52,31 @@ struct listed_row {
   int const* ordinal;
   int count;
 
-  /// True if this ordinal is listed, by a binary search.
-  [[nodiscard]] KVPOLICY_HD bool has(int which) const {
-    int begin = 0;
-    int end = count;
+  /// How many listed ordinals are below this one, by a binary search.
+  [[nodiscard]] KVPOLICY_HD int before(int which) const {
+    int begin = 0, end = count;
     while (begin < end) {
       int const middle = begin + (end - begin) / 2;
-      if (ordinal[middle] < which) {
-        begin = middle + 1;
-      } else {
-        end = middle;
-      }
+      bool const lower = ordinal[middle] < which;
+      begin = lower ? middle + 1 : begin;
+      end = lower ? end : middle;
     }
-    return begin < count && ordinal[begin] == which;
+    return begin;
+  }
+  /// True if this ordinal is listed.
+  [[nodiscard]] KVPOLICY_HD bool has(int which) const {
+    int const at = before(which);
+    return at < count && ordinal[at] == which;
   }
 };
 
-[[nodiscard]] KVPOLICY_HD inline listed_row listed_for(keep_set const& keep, lane this_lane) {
-  int const segment = segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane));
+/// What a keep set lists for the i-th lane of a batch.
+[[nodiscard]] KVPOLICY_HD inline listed_row listed_for(keep_set const& keep, lanes const& batch, int i) {
+  int const segment = segment_of(batch, keep.decides, i);
   return {keep.indices + keep.indptr[segment], static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment])};
 }
-
-/// A lane's row of a list that may be written.
-[[nodiscard]] KVPOLICY_HD inline int* writable_list(by_lane<int> const& list, locator const& where, lane this_lane) {
-  return list.row(this_lane) + (where.begin.data != nullptr ? *where.begin.row(this_lane) : 0);
-}
-
-/// The lane's number in a table, or 0 if the table has no memory.
-[[nodiscard]] KVPOLICY_HD inline int number_or_zero(by_lane<int const> const& table, lane this_lane) {
-  return table.data != nullptr ? *table.row(this_lane) : 0;
+[[nodiscard]] KVPOLICY_HD inline listed_row listed_for(keep_set const& keep, lane this_lane) {
+  return listed_for(keep, keep.lanes, keep.lanes.index(this_lane));
 }
 
 /// How many pieces a lane's entries have. There is at least one, since its block may also handle other data of the
@@ -88,6 +85,30 @@ template <class Executor>
 [[nodiscard]] int pieces_of(Executor& exec, int entries) {
   int const piece = exec.config().entries_of_a_block;
   return entries > piece ? (entries + piece - 1) / piece : 1;
+}
+
+/// One block for each piece of the entries of each row's owner.
+template <class Body>
+struct row_pieces_kernel {
+  row_owners rows;
+  int pieces;
+  int entries;  ///< entries of a piece
+  Body body;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    int const begin = block.index() % pieces * entries;
+    body(block, rows.at(block.index() / pieces), ordinal_range{begin, begin + entries});
+  }
+};
+
+/// Launches body(block, owner, piece), which changes the engine's memory, for rows of up to `bound` entries. A piece
+/// may go beyond the last one.
+template <class Executor, class Body>
+void launch_row_pieces(Executor& exec, row_owners const& rows, int bound, Body const& body) {
+  int const pieces = pieces_of(exec, bound);
+  launch_unless_fault(exec, launch_shape{rows.count() * pieces, exec.threads().entry, 0},
+                      row_pieces_kernel<Body>{rows, pieces, exec.config().entries_of_a_block, body});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

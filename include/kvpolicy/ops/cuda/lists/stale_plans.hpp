@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvpolicy/core/contract/check_counts.hpp>
+#include <kvpolicy/ops/cuda/lists/rows.hpp>
 #include <kvpolicy/ops/cuda/moves/columns.hpp>
 #include <kvpolicy/ops/entries.hpp>
 
@@ -62,10 +63,7 @@ struct ragged_check {
     int const first = kept(static_cast<int>(i) / (lanes.layers() * lanes.heads) * lanes.layers() * lanes.heads);
     if (mine != first) report_fault(block, faults, fault::ragged_lanes, i, mine);
   }
-  [[nodiscard]] KVPOLICY_HD int kept(int i) const {
-    int const segment = segment_of(lanes, keep.decides, i);
-    return static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment]);
-  }
+  [[nodiscard]] KVPOLICY_HD int kept(int i) const { return listed_for(keep, lanes, i).count; }
 };
 
 }  // namespace detail

@@ -3,17 +3,11 @@
 #pragma once
 
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/cuda/lists/rows.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/lists.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// True for the first of the lanes that share a row of this table. That lane writes the row.
-template <class T>
-[[nodiscard]] KVPOLICY_HD bool leads_row(by_lane<T> const& table, lanes const& batch, lane one) {
-  return (table.sequence != 0 || one.sequence == batch.sequence_begin) &&
-         (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
-}
 
 /// A table of units that may be written, and where each lane's part of a row begins.
 struct unit_table {
@@ -42,17 +36,7 @@ struct kept_moves {
   [[nodiscard]] KVPOLICY_HD int count() const { return entries + drafts; }
   [[nodiscard]] KVPOLICY_HD int source(int i) const { return i < entries ? kept[i] : committed + i - entries; }
   /// How many kept entries come before ordinal e.
-  [[nodiscard]] KVPOLICY_HD int before(int e) const {
-    int begin = 0;
-    int end = entries;
-    while (begin < end) {
-      int const middle = begin + (end - begin) / 2;
-      bool const lower = kept[middle] < e;
-      begin = lower ? middle + 1 : begin;
-      end = lower ? end : middle;
-    }
-    return begin;
-  }
+  [[nodiscard]] KVPOLICY_HD int before(int e) const { return listed_row{kept, entries}.before(e); }
 };
 
 /// The moves of every lane of a keep set.
@@ -62,11 +46,9 @@ struct kept_lanes {
 
   [[nodiscard]] KVPOLICY_HD kept_moves of(int i) const {
     lane const one = lanes.at(i);
-    int const segment = segment_of(lanes, keep.decides, i);
-    std::int64_t const first = keep.indptr[segment];
+    listed_row const kept = listed_for(keep, lanes, i);
     int const committed = lanes.committed(one);
-    return {keep.indices + first, static_cast<int>(keep.indptr[segment + 1] - first), committed,
-            *lanes.count.row(one) - committed};
+    return {kept.ordinal, kept.count, committed, *lanes.count.row(one) - committed};
   }
 };
 

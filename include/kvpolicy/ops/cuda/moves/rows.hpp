@@ -48,28 +48,32 @@ KVPOLICY_HD inline void put_element(codec element, float value, std::byte* to) {
   }
 }
 
-/// The largest power of two, up to 16, that divides a plane's address and its strides; `whole_rows` leaves out the
-/// stride between elements. For planes whose base addresses are in a table, the table's promised alignment stands for
-/// the address.
+/// The largest power of two, up to 16, that divides an address and all strides, whose bits are in `bits`.
+[[nodiscard]] constexpr int alignment_of_bits(std::uintptr_t bits) {
+  int most = 16;
+  while (most > 1 && bits % static_cast<std::uintptr_t>(most) != 0) most /= 2;
+  return most;
+}
+/// Throws unless elements are aligned to their size, since a device loads each of them at once.
+inline void expect_aligned(char const* call, char const* name, int alignment, codec element) {
+  expects(alignment >= bytes_of(element), call, name, "misaligned rows", [&] {
+    return "a device reads elements of " + std::to_string(bytes_of(element)) + " bytes where they are aligned";
+  });
+}
+
+/// The alignment of a plane's address and its strides; `whole_rows` leaves out the stride between elements. For planes
+/// whose base addresses are in a table, the table's promised alignment stands for the address.
 [[nodiscard]] inline int alignment_of(plane const& rows, bool whole_rows) {
   auto bits = reinterpret_cast<std::uintptr_t>(rows.base);
   if (rows.bases.data != nullptr) {
     bits = static_cast<std::uintptr_t>(rows.bases.alignment > 0 ? rows.bases.alignment : bytes_of(rows.element));
   }
-  for (std::int64_t const stride : {rows.layer_stride, rows.unit_stride, rows.token_stride, rows.head_stride}) {
-    bits |= static_cast<std::uintptr_t>(stride);
-  }
-  if (!whole_rows) bits |= static_cast<std::uintptr_t>(rows.channel_stride);
-  int most = 16;
-  while (most > 1 && bits % static_cast<std::uintptr_t>(most) != 0) most /= 2;
-  return most;
+  std::int64_t const strides = rows.layer_stride | rows.unit_stride | rows.token_stride | rows.head_stride |
+                               (whole_rows ? 0 : rows.channel_stride);
+  return alignment_of_bits(bits | static_cast<std::uintptr_t>(strides));
 }
-
-/// Throws unless elements are aligned to their size, since a device loads each of them at once.
 inline void check_aligned(char const* call, char const* name, plane const& rows) {
-  expects(alignment_of(rows, false) >= bytes_of(rows.element), call, name, "misaligned rows", [&] {
-    return "a device reads elements of " + std::to_string(bytes_of(rows.element)) + " bytes where they are aligned";
-  });
+  expect_aligned(call, name, alignment_of(rows, false), rows.element);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -10,9 +10,14 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// without slices of their own.
 inline constexpr int split_entries = 64;
 
-/// Floats of scratch for gates that have `outputs` outputs in all layers together.
-[[nodiscard]] constexpr std::int64_t gate_parts(std::int64_t outputs, int hidden) {
-  return outputs * split_entries * perceptron_work::slices_of(hidden);
+/// Floats of scratch for gates with these weights, which have outputs of all layers and heads.
+template <class Weights>
+[[nodiscard]] constexpr std::int64_t gate_parts(Weights const& weights) {
+  return std::int64_t{weights.layers} * weights.heads * split_entries * perceptron_work::slices_of(weights.hidden);
+}
+template <class Weights>
+[[nodiscard]] constexpr std::size_t gate_bytes(Weights const& weights) {
+  return static_cast<std::size_t>(gate_parts(weights)) * sizeof(float);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -34,4 +34,19 @@ template <class Block>
   return {block.index() % blocks_per_lane * warps + warp_id(block), blocks_per_lane * warps};
 }
 
+/// Calls visit(i, before) for each number below `all` that counts, where `before` of those before it do. Returns how
+/// many count. By one warp.
+template <class Block, class Counts, class Visit>
+KVPOLICY_HD int rank_by_warp(Block& block, int all, Counts const& counts, Visit const& visit) {
+  int counted = 0;
+  for (int first = 0; first < all; first += warp_size) {
+    int const i = first + lane_id(block);
+    bool const one = i < all && counts(i);
+    unsigned const those = block.ballot(one);
+    if (one) visit(i, counted + popcount(those & ((1u << lane_id(block)) - 1u)));
+    counted += popcount(those);
+  }
+  return counted;
+}
+
 }  // namespace KVPOLICY_NAMESPACE::detail

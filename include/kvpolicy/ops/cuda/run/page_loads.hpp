@@ -64,22 +64,15 @@ void with_loads(codec element, int alignment, Visit const& visit) {
   }
 }
 
-/// The largest power of two, up to 16, that divides the address of a table's first row, its strides and `size`.
+/// The alignment of a table's first row, its strides and `size`.
 template <class T>
 [[nodiscard]] int alignment_of(by_lane<T> const& rows, std::int64_t size) {
   std::int64_t const strides = (rows.sequence | rows.layer | rows.head) * static_cast<std::int64_t>(sizeof(T));
-  auto const bits = reinterpret_cast<std::uintptr_t>(rows.data) | static_cast<std::uintptr_t>(strides | size);
-  int most = 16;
-  while (most > 1 && bits % static_cast<std::uintptr_t>(most) != 0) most /= 2;
-  return most;
+  return alignment_of_bits(reinterpret_cast<std::uintptr_t>(rows.data) | static_cast<std::uintptr_t>(strides | size));
 }
-
-/// Refuses bounds whose elements are not aligned to their size.
 template <class Byte, class Count>
 void check_aligned(char const* call, page_bound_table<Byte, Count> const& of) {
-  expects(alignment_of(of.rows, 16) >= bytes_of(of.element), call, "page_bounds", "misaligned rows", [&] {
-    return "a device reads elements of " + std::to_string(bytes_of(of.element)) + " bytes where they are aligned";
-  });
+  expect_aligned(call, "page_bounds", alignment_of(of.rows, 16), of.element);
 }
 
 /// The loads of a warp's bounds: of `Pages` pages at once, and of as many of their channels as the warp loads at once.
