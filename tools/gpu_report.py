@@ -8,7 +8,7 @@ RESULTS is a folder with the JSON of Google Benchmark of top_k, attention_mass, 
 torch.json of bench/cuda/torch_peers.py; or one file, an object that holds them by these names, as tools/gpu_results.py writes it,
 with how the steps of each part ended. A row that no file answers is n/a, with the reason. A row is judged by its worst
 figure. After them come the rows as bench/cuda/rows.json restates them, in which a small call is compared with a copy of the
-same bytes; they begin with `restated:`, and the constants of the card that gpu_machine measured count. The last two lines are
+same bytes, by the median of their runs; they begin with `restated:`, and the constants of the card that gpu_machine measured count. The last two lines are
 `restated: N met, N missed` and `N met, N missed`, of the must column; a wrong result is a miss. Exit status 1 if a row was
 missed, 2 if nothing was measured.
 """
@@ -275,7 +275,7 @@ def texts_of(results: Path) -> dict:
     return {name: text for name, text in texts.items() if text is not None}
 
 
-def restated_rows(results: Path) -> list:
+def restated_rows(results: Path, seen: Results) -> list:
     texts = texts_of(results)
     machine = gpu_keep.about_card(texts)["machine"]
     of = gpu_model_files.values_of(gpu_model_files.read_constants(gpu_model.FILES / "machine.json"), {"machine": machine})
@@ -287,7 +287,9 @@ def restated_rows(results: Path) -> list:
         unit = {"us": " µs", "times_peer": " ×", "times_row": " ×"}.get(row["unit"], "")
         line = Row(f"restated: {row['table']}, {row['what']}", row["must"], row["goal"], row["unit"] in gpu_model.LOW, unit)
         line.measured = gpu_model.measured_figure(of, rows, row, gpu_keep.kept_row(texts, row))
-        line.why_not = "not measured"
+        line.why_not = seen.why_not(row["runs"]["file"], row["runs"]["name"])
+        if line.measured is not None and not line.why_not.startswith(FAILED):
+            line.why_not = ""
         made.append(line)
     return made
 
@@ -325,7 +327,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path)
     asked = parser.parse_args()
     of = Results(asked.results)
-    rows, restated = all_rows(of), restated_rows(asked.results)
+    rows, restated = all_rows(of), restated_rows(asked.results, of)
     for line in about(of):
         print(line)
     for row in [*rows, *restated]:
@@ -336,7 +338,7 @@ def main() -> int:
     (met, missed), (met_anew, missed_anew) = verdicts(rows), verdicts(restated)
     print(f"restated: {met_anew} met, {missed_anew} missed")
     print(f"{met} met, {missed} missed")
-    return 2 if met + missed == 0 else 1 if missed + missed_anew else 0
+    return 2 if met + missed + met_anew + missed_anew == 0 else 1 if missed + missed_anew else 0
 
 
 def verdicts(rows: list) -> tuple:

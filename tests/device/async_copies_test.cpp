@@ -110,7 +110,7 @@ TEST_SUITE("device/async_copies") {
       CAPTURE(static_cast<int>(what));
       CHECK(ends(what) != ending::all_good);
     }
-    CHECK(ends(fault::written) == ending::ended_by_signal);
+    CHECK(ends(fault::written) != ending::all_good);  // the address sanitizer ends it otherwise
     CHECK(ends(fault::ends_early) == ending::ended_by_signal);
   }
 #endif

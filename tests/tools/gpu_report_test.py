@@ -138,6 +138,11 @@ class Report(unittest.TestCase):
         self.assertIn("missed, failed: wrong result", self.line(lines, "compaction"))
         self.assertEqual((status, lines[-1]), (1, "0 met, 1 missed"))
 
+    def test_a_wrong_result_is_a_miss_of_the_restated_row_too(self):
+        wrong = {"name": "argmin/entries:4096", "error_occurred": True, "error_message": "wrong result"}
+        _, lines, _ = self.report({"decode_steps": [run("argmin/entries:4096", us=4.0), wrong]})
+        self.assertIn("missed, failed: wrong result", self.line(lines, "restated: argmin in a graph"))
+
     def test_what_did_not_fit_says_so(self):
         small = {"name": "gather_rows/entries:4096/one_in:4/runs:0", "error_occurred": True,
                  "error_message": "n/a: needs 9.0 GB of the device's memory, 8.0 GB are free"}

@@ -36,6 +36,9 @@ class fragment_entries {
   static constexpr int count = 8 * tiles;
   static constexpr int of_thread = 2 * tiles;  ///< entries whose logits a thread has
   static constexpr int dims_of_load = splits ? 4 : 8;
+  /// What keys are multiplied by before they are split: the rest of a key of 2^-9 has all its bits then, and keys up to
+  /// 1,023 are within f16.
+  static constexpr float prescale = splits ? 64.0f : 1.0f;
   /// The position of an entry that takes no part. No row is so late.
   static constexpr int no_position = 0x7FFFFFFF;
 
@@ -119,9 +122,11 @@ class fragment_entries {
     }
     return beyond_any != 0;
   }
+  /// Four dims of a key, scaled.
   [[nodiscard]] KVPOLICY_HD static four_floats floats_of(eight_numbers const& raw) {
-    return {{same_bits<float>(raw.of[0]), same_bits<float>(raw.of[1]), same_bits<float>(raw.of[2]),
-             same_bits<float>(raw.of[3])}};
+    four_floats made;
+    for (int i = 0; i < 4; ++i) made.of[i] = same_bits<float>(raw.of[i]) * prescale;
+    return made;
   }
 };
 

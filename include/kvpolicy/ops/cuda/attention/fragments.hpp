@@ -22,7 +22,7 @@ struct fragment_rows {
   fragment_16x16* packed;
   fragment_weight* weight;
   std::byte const** row;  ///< null after the last
-  int* not_finite;        ///< not 0: a number of a packed row is not finite
+  int* not_finite;        ///< for each sixteen rows; not 0: a number of theirs is not finite
 };
 
 /// Logits of sixteen rows and of a warp's entries, in `Tiles` tiles of eight. With g = lane / 4 and t = lane % 4, a
@@ -41,8 +41,10 @@ struct fragment_logits {
 /// thread, so that keys are multiplied as they are loaded, sixteen bytes at a time.
 ///
 /// Rows that have not the keys' type are split as mma_product splits them. Keys of f32 are split as well, into two
-/// numbers of f16: the products of the first numbers, and of each first number and the other rest, keep 22 bits of
-/// either factor. Where a key is beyond f16, or a row is not finite, the logits are computed by multiply-adds.
+/// numbers of f16: the products of the first numbers, and of each first number and the other rest, keep 22 bits of an
+/// element of a key of at least 2^-9, and of an element of a row near the row's largest; smaller ones keep fewer bits,
+/// but the same absolute error. Where a key is beyond f16, or a row is not finite, the logits are computed by
+/// multiply-adds.
 template <codec Element, int Spans>
 class fragment_product {
  public:
@@ -68,7 +70,9 @@ class fragment_product {
     fragment_product made{mma_product::of(from, queries, 8, shared)};
     made.product.split = queries.element != multiplied || Element != multiplied;
     made.copied = !made.product.split && alignment_of(queries) == 16;
-    std::size_t const capacity = (shared - 16) / (made.row_bytes() + statistics_bytes) / rows_at_once * rows_at_once;
+    // A byte more a row than the word for sixteen rows needs.
+    std::size_t const capacity =
+        (shared - 16) / (made.row_bytes() + statistics_bytes + 1) / rows_at_once * rows_at_once;
     std::size_t const wanted = (static_cast<std::size_t>(count) + rows_at_once - 1) / rows_at_once * rows_at_once;
     made.product.rows_in_shared = static_cast<int>(wanted < capacity ? wanted : capacity);
     return made;
@@ -77,13 +81,14 @@ class fragment_product {
   /// How many rows are in shared memory at once.
   [[nodiscard]] KVPOLICY_HD int capacity() const { return product.rows_in_shared; }
   [[nodiscard]] std::size_t bytes() const {
-    return static_cast<std::size_t>(capacity()) * row_bytes() + shared_arena::bytes_of_piece<int>(1);
+    return static_cast<std::size_t>(capacity()) * row_bytes() +
+           shared_arena::bytes_of_piece<int>(capacity() / rows_at_once);
   }
   [[nodiscard]] KVPOLICY_HD fragment_rows rows_in(shared_arena& arena) const {
     auto* const packed = arena.take<fragment_16x16>(capacity() * Spans * 4 * parts());
     auto* const weight = arena.take<fragment_weight>(capacity());
     auto* const row = arena.take<std::byte const*>(capacity());
-    return {packed, weight, row, arena.take<int>(1)};
+    return {packed, weight, row, arena.take<int>(capacity() / rows_at_once)};
   }
 
   /// Packs rows [base, base + count) of a launch. Up to a multiple of 16, rows of zeros that see nothing follow. Begins
@@ -93,7 +98,7 @@ class fragment_product {
                              fragment_rows const& to, int base, int count, Sums const& sums_of) const {
     int const all = (count + rows_at_once - 1) / rows_at_once * rows_at_once;
     block.sync();
-    if (block.thread() == 0) *to.not_finite = 0;
+    for (int i = block.thread(); i < all / rows_at_once; i += block.threads()) to.not_finite[i] = 0;
     // What a thread's last row weighs is on its way while rows are packed.
     int mine = -1;
     seen_row now{};
@@ -105,7 +110,7 @@ class fragment_product {
       mine = i;
       now = row_of(task, used, this_lane, base + i, i < count, sums_of);
       to.row[i] = now.at;
-      to.weight[i].scale = task.scale * log2_of_e;
+      to.weight[i].scale = task.scale * (log2_of_e / entries::prescale);
     }
     block.sync();
     copied ? copy(block, to, all) : convert(block, to, all);
@@ -123,7 +128,7 @@ class fragment_product {
     if constexpr (entries::splits) {
       add_products(block, at, made, some.key[0], some.key[1]);
       add_products(block, rest_at, made, some.key[0]);
-      if (some.beyond || *rows.not_finite != 0) compute_apart(block, some, rows, n, made);
+      if (some.beyond || rows.not_finite[n] != 0) compute_apart(block, some, rows, n, made);
     } else {
       add_products(block, at, made, some.key[0]);
       if (!product.split) return made;
@@ -191,7 +196,7 @@ class fragment_product {
     }
   }
 
-  /// The logits of sixteen rows by multiply-adds, times what the rows were multiplied by.
+  /// The logits of sixteen rows by multiply-adds, times what rows and keys are multiplied by.
   template <class Block>
   KVPOLICY_HD void compute_apart(Block& block, entries const& some, fragment_rows const& rows, int n,
                                  logits& to) const {
@@ -206,7 +211,7 @@ class fragment_product {
           for (int k = 0; k < 4; ++k) to.at(upper, i) += asked.of[k] * key.of[k];
         }
       }
-      for (int i = 0; i < entries::of_thread; ++i) to.at(upper, i) *= rows.weight[row].prescale;
+      for (int i = 0; i < entries::of_thread; ++i) to.at(upper, i) *= rows.weight[row].prescale * entries::prescale;
     }
   }
 
@@ -255,7 +260,7 @@ class fragment_product {
         put(to.packed, i, id, made.high);
         if (product.split) put(to.packed + capacity() * Spans * 4, i, id, made.rest);
       }
-      if (entries::splits && beyond_f16(made.high) != 0) *to.not_finite = 1;
+      if (entries::splits && beyond_f16(made.high) != 0) to.not_finite[i / rows_at_once] = 1;
       if (id != 0) continue;
       to.weight[i].scale /= prescale;
       to.weight[i].prescale = prescale;

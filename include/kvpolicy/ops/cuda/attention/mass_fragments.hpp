@@ -99,7 +99,8 @@ struct fragment_sums_kernel {
     running_sum now{to.row_max, 0};
     for (int i = 0; i < entries_at_once::of_thread; ++i) now.row_max = ::fmaxf(now.row_max, logits.at(upper, i));
     float const zero = running_sum::exp_offset(now.row_max) * scale;
-    now.sum = to.sum * power_of_two(to.row_max * scale - zero);
+    // Not to.row_max * scale - zero: as one fused operation it would leave a rounding where the maximum stays.
+    now.sum = to.sum * power_of_two((to.row_max - running_sum::exp_offset(now.row_max)) * scale);
     for (int i = 0; i < entries_at_once::of_thread; ++i) {
       now.sum += power_of_two(logits.at(upper, i) * scale - zero);
     }
@@ -159,8 +160,9 @@ struct known_fragment_sums {
 
 /// One block for each piece of a segment, which handles lane after lane. Each warp takes some entries at a time.
 ///
-/// Loads that do not depend on each other are under way together: a block loads its first keys as soon as it knows how
-/// many entries there are, and asks for a fault before it writes, not before it reads.
+/// Loads that do not depend on each other are under way together: a block asks for a fault and for the count of a lane
+/// at the same time, and loads its first keys before it packs rows. With a fault it reads no keys, because tables of
+/// slots may be what is wrong.
 template <class Product>
 struct fragment_mass_kernel {
   using entries_at_once = typename Product::entries;
@@ -173,7 +175,7 @@ struct fragment_mass_kernel {
   int pieces;
   int entries;  ///< entries of a piece, a multiple of 32
 
-  static constexpr int least_blocks = 3;
+  static constexpr int least_blocks = entries_at_once::splits ? 2 : 3;  // with 3, f32 would spill registers
 
   [[nodiscard]] static std::size_t shared(Product const& product) { return product.bytes(); }
 
@@ -202,6 +204,7 @@ struct fragment_mass_kernel {
     shared_arena arena(block);
     fragment_rows const rows = product.rows_in(arena);
     int const end = min_op{}(begin + entries, task.scores.lanes.committed(this_lane));
+    if (fault != device_error::nothing) return;
     int const step = block.threads() / warp_size * entries_at_once::count;
     int mine = begin + warp_id(block) * entries_at_once::count;
     entries_at_once some;
@@ -220,7 +223,7 @@ struct fragment_mass_kernel {
         if (base == 0) some.settle(block, task, used, this_lane, mine, end, first);
         add_rows(block, some, rows, count, total);
       }
-      if (mine < end && fault == device_error::nothing) put(block, used, i, mine, end, total, out);
+      if (mine < end) put(block, used, i, mine, end, total, out);
       if (mine + step < end) some.load(block, task.from, this_lane, mine + step, end);
     }
   }

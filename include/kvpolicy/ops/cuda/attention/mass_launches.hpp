@@ -186,7 +186,7 @@ class mass_launches {
         kernel.group_maximum = call_.group_maximum();
         kernel.logit_weight = call_.logit_weight();
       }
-      exec_.launch(launch_shape{blocks, threads(), kernel.shared(product_, storage_)}, kernel);
+      launch_unless_fault(exec_, launch_shape{blocks, threads(), kernel.shared(product_, storage_)}, kernel);
       int const slot = row * (call_.task().on_logits ? 1 : call_.task().group);
       launch_each(exec_, std::int64_t{scores_.lanes.size()} * storage_.slots,
                   typename mass_kernels<Product>::finalize{storage_, slot, call_.sink()});
@@ -221,7 +221,7 @@ class mass_launches {
     return launch_shape{scores_.segments() * kernel.pieces, threads(), kernel.shared(product_)};
   }
 
-  /// As entries_of_piece, for blocks that pack all rows first. A block has at most `most` entries, and the blocks fill
+  /// As entries_of_piece, for blocks that pack all rows first. A block has some `most` entries, and the blocks fill
   /// the multiprocessors once, or nearly a whole number of times.
   [[nodiscard]] int entries_of_waves(int most) const {
     using kernel = typename mass_kernels<Product>::masses;

@@ -84,12 +84,12 @@ class mma_product {
     for (float const each : some.of) largest = max_op{}(largest, same_bits<unsigned>(each) & 0x7FFFFFFFu);
     return largest;
   }
-  /// The power of two that scales a row's largest magnitude to [1, 2), so that the f16 parts of the row keep most bits.
-  /// By one warp, each thread of which has the largest magnitude of its elements.
+  /// The power of two, at most 2^60, that scales a row's largest magnitude to [1, 2), so that the f16 parts of the row
+  /// keep most bits. By one warp, each thread of which has the largest magnitude of its elements.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD static float prescale_of(Block& block, unsigned largest) {
-    largest = block.reduce_warp(largest, max_op{}) >> 23;
-    return largest < 2 || largest > 252 ? 1.0f : same_bits<float>((254u - largest) << 23);
+    largest = max_op{}(block.reduce_warp(largest, max_op{}) >> 23, 67u);
+    return largest > 252 ? 1.0f : same_bits<float>((254u - largest) << 23);
   }
 
  private:
