@@ -276,7 +276,7 @@ part_tests() {
 # Two runs of whole decisions, and a few cases of the suites that between them launch every kind of kernel: each under
 # each tool.
 sanitized=(device/collectives device/top_k device/argmin device/attention_mass device/gather_rows device/lists
-           device/units device/rings device/entries device/pages device/gates device/fold device/pool)
+           device/units device/rings device/entries device/pages device/gates device/rows device/scores)
 sanitizer_command() {
   call=(compute-sanitizer --tool "${1%% *}" --error-exitcode 9)
   case ${1#* } in

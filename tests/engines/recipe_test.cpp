@@ -22,7 +22,8 @@ TEST_SUITE("engines/recipe") {
                                      .budget = kv::per_lane{32}};
     auto const how = kv::engines::bind<kv::engines::sglang>(
         policy, kv::list_rewrite<>{.list = {req_to_token, 64}, .freed = {{freed.data(), 64}, {freed_count.data(), 1}}});
-    auto [state, plan] = state_and_plan(exec, policy, cache);
+    auto state = kv::make_state(exec, policy, cache);
+    auto plan = kv::make_plan(exec, policy, cache);
 
     kv::append(exec, cache, state, {.tokens = 48, .position = 0});  // after a forward
     kv::decide(exec, how.policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan);

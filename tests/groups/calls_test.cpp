@@ -34,7 +34,8 @@ TEST_SUITE("groups") {
     kv::layer_groups groups{
         .layers = 6, .groups = {{"full", full_cache.view(), {2, 5}}, {"sliding", sliding_cache.view(), {0, 1, 3}}}};
     kv::by_group const policies(kv::policies::h2o({.budget = 8}), kv::no_policy{});  // in the order of the groups
-    auto [states, plans] = state_and_plan(exec, policies, groups, kv::compact{});
+    auto states = kv::make_state(exec, policies, groups);
+    auto plans = kv::make_plan(exec, policies, groups, kv::compact{});
 
     kv::append(exec, groups, states, {.sequence = 1, .tokens = 12, .position = 0});
     // The signals of a group: its cache, and the query rows of its layers.
