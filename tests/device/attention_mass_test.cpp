@@ -3,6 +3,12 @@
 
 #include "device/as_on_host.hpp"
 #include "support/masses.hpp"
+#if !defined(__CUDACC__)
+#include <csignal>
+#include <cstdio>
+
+#include "support/forked.hpp"
+#endif
 
 namespace {
 
@@ -278,6 +284,42 @@ TEST_SUITE("device/attention_mass") {
     };
     CHECK(masses_alike(masses(device), masses(host), 1e-4f));
   }
+
+#if !defined(__CUDACC__)
+  TEST_CASE("once a fault stands no key is read, because a table of slots may be what is wrong") {
+    for (auto const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
+      for (auto const rows : {kv::reduction::sum, kv::reduction::max}) {
+        for (bool const given : {true, false}) {
+          CAPTURE(kv::name_of(element));
+          CAPTURE(static_cast<int>(rows));
+          CAPTURE(given);
+          mock_options shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 64}, .bound = 40};
+          shape.element = element;
+          batch of(shape, kv::codec::f32, 2, 2, content::smooth);
+          of.hold_all(1);
+          if (given) of.queries.bring_lse();
+          std::vector<int> const outside(40, -100'000'000);  // as far from the pool as no process has memory
+          kv::keys keys = kv::keys_of(of.cache.view());
+          keys.where = kv::slot_map({outside.data(), 40, 40, 40}, 40);
+          auto const reads_on = [&](bool faulty) {
+            return in_a_fork([&] {
+              std::signal(SIGSEGV, SIG_DFL);  // the end of this process is no failure of the test
+              static_cast<void>(std::freopen("/dev/null", "w", stderr));
+              device_executor device;
+              device.reserve(1 << 22);
+              if (faulty) *device.faults().data = kv::device_error::pack(kv::fault::list_slot, 0, 7);
+              owned_scores scores(of.cache.lanes(), kv::granularity::lane);
+              kv::ops::compute_attention_mass(device, keys, of.queries.view(), {.rows = rows}, scores.view());
+              return true;
+            });
+          };
+          CHECK(reads_on(true) == ending::all_good);
+          CHECK(reads_on(false) != ending::all_good);
+        }
+      }
+    }
+  }
+#endif
 
   TEST_CASE("misaligned keys and rows are refused") {
     mock_options shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}};

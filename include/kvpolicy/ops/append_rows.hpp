@@ -42,9 +42,9 @@ struct epochs_of_parts {
 
 /// How the oldest entries leave a window: the arguments of `drop_oldest`, but for their numbers.
 struct oldest_entries {
-  by_lane<int> oldest{};
-  int slid = -1;
-  epochs_of_parts epochs{};
+  by_lane<int> oldest{};     ///< the row of each ring that holds the window's first entry
+  int slid = -1;             ///< by how much recorded columns have slid; -1: they slide, and do not move
+  epochs_of_parts epochs{};  ///< raised for the lanes that lose entries
 };
 
 /// A request to make a window ready for new entries.

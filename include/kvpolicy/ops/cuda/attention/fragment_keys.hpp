@@ -56,6 +56,7 @@ class fragment_entries {
   [[nodiscard]] KVPOLICY_HD static int first_dim(int c, int half) {
     return splits ? c / 4 * 32 + half * 16 + c % 4 * 4 : 8 * c + 4 * half;
   }
+
   /// Loads the keys of entries [begin, begin + count) of a lane, up to `end`. In place of an entry after the last, the
   /// last is loaded, because loads under a condition would wait for one another. Collective of the warp.
   template <class Block>

@@ -218,6 +218,7 @@ class fragment_product {
   /// The place of the first four of dims [8c, 8c + 8) of row i, as keys have them, which belong to thread c % 4 of
   /// four. The others are 32 places behind.
   [[nodiscard]] KVPOLICY_HD static int place(int i, int c) { return (i / 16 * Spans + c / 4) * 64 + i % 8 * 4 + c % 4; }
+
   /// Copies rows i and i + 8, which share fragments, by the same thread.
   template <class Block>
   KVPOLICY_HD void copy(Block& block, fragment_rows const& to, int count) const {
@@ -261,9 +262,10 @@ class fragment_product {
         if (product.split) put(to.packed + capacity() * Spans * 4, i, id, made.rest);
       }
       if (entries::splits && beyond_f16(made.high) != 0) to.not_finite[i / rows_at_once] = 1;
-      if (id != 0) continue;
-      to.weight[i].scale /= prescale;
-      to.weight[i].prescale = prescale;
+      if (id == 0) {
+        to.weight[i].scale /= prescale;
+        to.weight[i].prescale = prescale;
+      }
     }
   }
   /// Puts four dims of row i: those of half of a chunk.
