@@ -262,8 +262,12 @@ class emulated_block {
     clusters_.resize(static_cast<std::size_t>(shape.blocks / shape.cluster));
     std::iota(clusters_.begin(), clusters_.end(), 0);
     shuffle_order(clusters_);
+    barriers_ = 0;
     for (int const one : clusters_) run_cluster(one * shape.cluster);
   }
+  /// The most barriers that a thread has passed in the last launch, those of clusters included and those inside of
+  /// collectives not.
+  [[nodiscard]] int barriers() const { return barriers_; }
 
  private:
   enum class state { ready, at_block, at_collective, at_warp, at_cluster, done };
@@ -346,10 +350,11 @@ class emulated_block {
         ran = true;
       }
       bool const released = release();
-      if (end_blocks()) return;
+      if (end_blocks()) break;
       if (ran || released) continue;
       if (!catch_up()) fail("a barrier or a collective is not reached by all threads");
     }
+    barriers_ = std::max(barriers_, *std::max_element(epoch_.begin(), epoch_.begin() + fibers()));
   }
 
   void begin_blocks() {
@@ -577,6 +582,7 @@ class emulated_block {
   std::vector<std::byte> slots_;
   std::vector<int> epoch_;             ///< barriers that a thread has passed
   std::vector<int> cluster_barriers_;  ///< those of them that were the cluster's
+  int barriers_ = 0;
   std::vector<int> collectives_;       ///< collectives that a thread has begun
   std::vector<copies_of_thread> copies_;
   std::vector<int> clusters_, threads_;
@@ -654,6 +660,8 @@ class emulated_executor : public kv::serves_one_thread {
   }
   /// How many launches and selections there have been.
   [[nodiscard]] int launches() const { return launches_; }
+  /// The barriers on the path of the last launch: see emulated_block.
+  [[nodiscard]] static int barriers() { return block().barriers(); }
 
   /// One number after another. Storage holds anything before and after.
   template <class Number>

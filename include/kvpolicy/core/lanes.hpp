@@ -34,7 +34,14 @@ struct by_lane {
   int const* slots = nullptr;  ///< the row of each sequence of the batch; null: sequence s has row s
 
   [[nodiscard]] KVPOLICY_HD constexpr T* row(lane this_lane) const {
-    return data + slot_of(slots, this_lane.sequence) * sequence + this_lane.layer * layer + this_lane.head * head;
+    return data + offset(slot_of(slots, this_lane.sequence), sequence) + offset(this_lane.layer, layer) +
+           offset(this_lane.head, head);
+  }
+
+ private:
+  /// No index is negative: as unsigned numbers, they take a device fewer instructions.
+  [[nodiscard]] KVPOLICY_HD static constexpr std::int64_t offset(int index, std::int64_t stride) {
+    return static_cast<unsigned>(index) * stride;
   }
 };
 

@@ -31,14 +31,14 @@ struct bin_range {
 
   /// As many bins as there are, or fewer, for all keys of a range.
   [[nodiscard]] KVPOLICY_HD static bin_range over(std::uint32_t low, std::uint32_t high) {
-    int const shift = shift_for(low, high);
+    int const shift = shift_for(low, high, histogram_bins);
     return {low, high, shift, low >> shift};
   }
-  /// Bins for the range of a sample of all keys. The first and the last one also have what is outside of the range.
+  /// Bins for all keys, of which those in [low, high] are told apart. The first bin has the keys below, and the last
+  /// one those above.
   [[nodiscard]] KVPOLICY_HD static bin_range around(std::uint32_t low, std::uint32_t high) {
-    if (low > high) low = high;  // the sample was of NaN
-    int const shift = max_op{}(shift_for(low, high), 1);
-    return {nan_key, forced_key, shift, low >> shift};
+    int const shift = max_op{}(shift_for(low, high, histogram_bins - 2), 1);
+    return {nan_key, forced_key, shift, max_op{}(low >> shift, 1u) - 1};
   }
   [[nodiscard]] KVPOLICY_HD bool have(std::uint32_t key) const { return key - low <= high - low; }
   /// The bin of one of the keys.
@@ -54,12 +54,12 @@ struct bin_range {
   }
 
  private:
-  [[nodiscard]] KVPOLICY_HD static int shift_for(std::uint32_t low, std::uint32_t high) {
+  [[nodiscard]] KVPOLICY_HD static int shift_for(std::uint32_t low, std::uint32_t high, unsigned bins) {
     constexpr int bits_of_bin = 11;
     std::uint32_t const last = high - low;
     int const bits = last > 0 ? warp_size - __builtin_clz(last) : 0;
     int const shift = bits > bits_of_bin ? bits - bits_of_bin : 0;
-    return (high >> shift) - (low >> shift) < histogram_bins ? shift : shift + 1;
+    return (high >> shift) - (low >> shift) < bins ? shift : shift + 1;
   }
 };
 
@@ -83,14 +83,14 @@ struct segment_choice {
 
 /// The shared memory of a block that finds thresholds and lists the entries that they keep.
 struct select_storage {
-  static constexpr int list_most = 512;  ///< keys of a bin that are collected
+  static constexpr int list_most = 256;  ///< keys of a bin that are collected
   static constexpr int most_warps = 16;
 
   std::uint32_t* bins;  ///< histogram_bins
-  std::uint32_t* list;  ///< two of list_most
+  std::uint32_t* list;  ///< two of list_most; before, the sample
   collective_storage* collective;
   int* words;                 ///< 8, for results that one thread passes to all
-  int* of_warps;              ///< five numbers of each warp
+  int* of_warps;              ///< three numbers of each warp
   int* totals;                ///< of each block's share of the bins
   collected_keys* collected;  ///< of each block
   slice_counts* slices;       ///< of each block
@@ -105,7 +105,7 @@ struct select_storage {
     list = arena.take<std::uint32_t>(2 * list_most);
     collective = arena.take<collective_storage>(1);
     words = arena.take<int>(8);
-    of_warps = arena.take<int>(5 * most_warps);
+    of_warps = arena.take<int>(3 * most_warps);
     totals = arena.take<int>(most_cluster_blocks);
     collected = arena.take<collected_keys>(most_cluster_blocks);
     slices = arena.take<slice_counts>(most_cluster_blocks);
@@ -116,7 +116,7 @@ struct select_storage {
   [[nodiscard]] KVPOLICY_HD static constexpr std::size_t bytes_without_keys() {
     using arena = shared_arena;
     return arena::bytes_of_piece<std::uint32_t>(histogram_bins + 2 * list_most) + collective_bytes() +
-           arena::bytes_of_piece<int>(8 + 5 * most_warps + most_cluster_blocks) +
+           arena::bytes_of_piece<int>(8 + 3 * most_warps + most_cluster_blocks) +
            arena::bytes_of_piece<collected_keys>(most_cluster_blocks) +
            arena::bytes_of_piece<slice_counts>(most_cluster_blocks) + sizeof(segment_choice);
   }

@@ -37,8 +37,11 @@ struct segment_keys {
   int end = 0;
 
   KVPOLICY_HD segment_keys(score_view const& scores, Rule const& by, int segment)
-      : rule(by), score(scores.row(segment)) {
-    about.lane = scores.lane_of(segment);
+      : segment_keys(scores, by, scores.lane_of(segment)) {}
+  /// Of the segment whose first lane this is.
+  KVPOLICY_HD segment_keys(score_view const& scores, Rule const& by, lane first)
+      : rule(by), score(scores.rows.row(first)) {
+    about.lane = first;
     about.count = scores.lanes.committed(about.lane);
     position = scores.lanes.position.row(about.lane);
     order = scores.lanes.order_of(about.lane);
@@ -97,10 +100,10 @@ struct segment_keys {
   return word != device_error::nothing && kind != fault::unequal_counts && kind != fault::decide_count;
 }
 
-/// True if the counts of a lane are within their limits; otherwise records a fault. Every thread of the block calls it.
+/// True if the counts of a lane, which has this index, are within their limits; otherwise records a fault. Every thread
+/// of the block calls it.
 template <class Block>
-[[nodiscard]] KVPOLICY_HD bool count_fits(Block& block, lanes const& batch, int index, device_error faults) {
-  lane const one = batch.at(index);
+[[nodiscard]] KVPOLICY_HD bool count_fits(Block& block, lanes const& batch, lane one, int index, device_error faults) {
   bool const fits = counts_fit(batch, one);
   if (!fits && block.thread() == 0) report_fault(block, faults, fault::decide_count, index, *batch.count.row(one));
   return fits;
@@ -113,7 +116,7 @@ template <class Block>
                                             collective_storage* storage) {
   int const first = first_lane(scores.lanes, scores.decides, segment);
   if (scores.decides == granularity::lane)
-    return !count_fits(block, scores.lanes, first, faults) || found_before(faults);
+    return !count_fits(block, scores.lanes, scores.lanes.at(first), first, faults) || found_before(faults);
   int const lanes = scores.lanes.size() / scores.segments();
   int const count = scores.lanes.committed(scores.lanes.at(first));
   int differs = found_before(faults) ? 1 : 0;

@@ -36,13 +36,14 @@ class slice_list {
   KVPOLICY_HD void write(int* to) {
     int const each = select_storage::keys_of_tile(block_.threads());
     int const tiles = slice_.tiles(each);
-    if (How != selects::alone && block_.cluster_blocks() > 1) to += before(tiles);
+    bool const slices = How != selects::alone && block_.cluster_blocks() > 1;
+    if (slices) to += before(tiles);
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
     for (int tile = 0; tile < tiles; ++tile) {
       keys_.bring(tile);
-      unsigned marks = keys_.marked(tile, sure());
+      unsigned marks = slices && has_note(tile) ? *note(tile) : keys_.marked(tile, sure());
       unsigned const ties = all_ ? 0 : keys_.marked(tile, tie{key_});
       places at;
       for (bool of_ties = !all_;; of_ties = false) {
@@ -144,12 +145,21 @@ class slice_list {
     return sum;
   }
 
-  /// How many entries the lower slices of the segment list. Leaves this slice the ties that they leave.
+  /// Where a thread notes its marks of a tile, as long as there is room: over the bins, which nobody needs any more.
+  [[nodiscard]] KVPOLICY_HD std::uint32_t* note(int tile) const {
+    return storage_.bins + tile * block_.threads() + block_.thread();
+  }
+  [[nodiscard]] KVPOLICY_HD bool has_note(int tile) const { return (tile + 1) * block_.threads() <= histogram_bins; }
+
+  /// How many entries the lower slices of the segment list. Notes marks of sure entries. Leaves this slice the ties
+  /// that they leave.
   [[nodiscard]] KVPOLICY_HD int before(int tiles) {
     slice_counts mine{};
     for (int tile = 0; tile < tiles; ++tile) {
       keys_.bring(tile);
-      mine.sure += popcount(keys_.marked(tile, sure()));
+      unsigned const marks = keys_.marked(tile, sure());
+      if (has_note(tile)) *note(tile) = marks;
+      mine.sure += popcount(marks);
       if (!all_) mine.ties += popcount(keys_.marked(tile, tie{key_}));
     }
     mine.sure = block_.reduce(storage_.collective, mine.sure, plus_op{});

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
+#include <kvpolicy/ops/cuda/run/lane_finder.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -40,22 +41,6 @@ KVPOLICY_HD void mark_entries(Block& block, entry_marks const& marks, int segmen
     }
   }
 }
-
-/// Divides numbers from 0 below 2^31 by a number that is at least 2: Granlund and Montgomery, "Division by invariant
-/// integers using multiplication", theorem 4.2.
-struct divisor {
-  unsigned factor;
-  int shift;
-
-  [[nodiscard]] static divisor of(unsigned by) {
-    int bits = 1;
-    while (std::uint64_t{1} << bits < by) ++bits;
-    return {static_cast<unsigned>(((std::uint64_t{1} << (31 + bits)) + by - 1) / by), bits - 1};
-  }
-  [[nodiscard]] KVPOLICY_HD unsigned quotient(unsigned of) const {
-    return static_cast<unsigned>(std::uint64_t{of} * factor >> 32) >> shift;
-  }
-};
 
 /// The number of a bit: the ordinal of its entry if it is marked, else -1.
 struct marked_ordinals {

@@ -111,7 +111,7 @@ struct survey_kernel {
     pool_totals const all = totals(block, segment, temp_storage);
     bool const fires = pool_triggers(rule, in_int(all.entries), in_int(all.allowed), in.size);
     // Once a fault is recorded, appliers do nothing.
-    static_cast<void>(count_fits(block, in.scores.lanes, segment, faults));
+    static_cast<void>(count_fits(block, in.scores.lanes, in.scores.lanes.at(segment), segment, faults));
     segment_keys<Rule> keys(in.scores, rule, segment);
     keys.about.budget = rule.budget(keys.about.lane, keys.count());
     pool_segment made{};
@@ -179,7 +179,7 @@ struct survey_kernel {
     slice_selection<selects::again, Block, Rule> const selection(block, slice, temp_storage);
     selection.draw_sample();
     block.sync();
-    bin_range const bins = selection.sampled();
+    bin_range const bins = selection.sampled(choice.k, choice.competing);
     tile_scores first;
     slice.template load<0, groups_of_thread>(block, slice.from, first);
     selection.read(first, bins);

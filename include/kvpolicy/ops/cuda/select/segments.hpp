@@ -4,6 +4,7 @@
 #pragma once
 
 #include <kvpolicy/core/observed.hpp>
+#include <kvpolicy/ops/cuda/run/lane_finder.hpp>
 #include <kvpolicy/ops/cuda/select/choice.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -21,8 +22,9 @@ struct outcomes_below {
 /// of NaN scores crosses blocks: in the ticket, with the number of blocks that have added theirs.
 template <class Rule, selects How>
 struct select_kernel {
-  static constexpr int least_blocks = !knows_run<Rule> || How == selects::again ? 1 : How == selects::alone ? 3 : 2;
+  static constexpr int least_blocks = !knows_run<Rule> || How == selects::again ? 1 : 3;
   score_view scores;
+  lane_finder find;
   Rule rule;
   keep_set keep;
   segment_choice const* choices;  ///< null: the blocks decide
@@ -35,7 +37,7 @@ struct select_kernel {
     int const blocks = clustered ? block.cluster_blocks() : 1;
     int const segment = block.index() / blocks;
     select_storage const storage(block, tiles);
-    segment_keys<Rule> keys(scores, rule, segment);
+    segment_keys<Rule> keys(scores, rule, find.at(scores.lanes, first_lane(scores.lanes, scores.decides, segment)));
     key_slice<Rule> slice(keys, scores.lanes.capacity);
     if constexpr (clustered) slice.take(block.cluster_rank(), blocks);
     constexpr int few = 3;
@@ -54,7 +56,7 @@ struct select_kernel {
     if (choice.k < 0) {
       list_all(block, slice.lowest(), slice.upto, to);
     } else {
-      bin_range const bins = selection.sampled();
+      bin_range const bins = selection.sampled(choice.k, choice.competing);
       selection.read(first, bins);
       key_threshold const threshold = threshold_of(block, choice, keys.count(), selection, bins);
       slice_list<How, Block, Rule>(block, slice, storage, threshold).write(to);
@@ -81,7 +83,7 @@ struct select_kernel {
       keep_set of_lanes = keep;
       of_lanes.decides = granularity::lane;
       if (block.cluster_rank() == 0) of_lanes.note(segment, keys.about.lane, keys.count());
-      bool const fits = count_fits(block, scores.lanes, segment, faults);
+      bool const fits = count_fits(block, scores.lanes, keys.about.lane, segment, faults);
       *storage.choice = outcome(keys, stops || !fits).choice;
     }
   }
@@ -94,11 +96,9 @@ struct select_kernel {
   template <class Block>
   KVPOLICY_HD void note_below(Block& block, int segment, bool stops, select_storage const& storage) const {
     bool const reports = segment + 1 == scores.segments();
-    score_view lanes = scores;
-    lanes.decides = granularity::lane;  // said here, it costs nothing there
     outcomes_below mine;
     for (int s = block.thread(); s < segment + (reports ? 1 : 0); s += block.threads()) {
-      segment_keys<Rule> keys(lanes, rule, s);
+      segment_keys<Rule> keys(scores, rule, find.at(scores.lanes, s));
       segment_outcome const made = outcome(keys, stops || !counts_fit(scores.lanes, keys.about.lane));
       mine.listed += s < segment ? made.kept : 0;
       if (!reports) continue;
@@ -106,7 +106,7 @@ struct select_kernel {
       mine.fired += (made.fires ? 1 : 0) + (unobserved ? 1 << outcomes_below::upper : 0);
       mine.over += (made.forced_over ? 1 : 0) + (made.over ? 1 << outcomes_below::upper : 0);
     }
-    int* const to = storage.of_warps + 2 * select_storage::most_warps + warp_id(block);
+    int* const to = storage.of_warps + warp_id(block);
     note_of_warp(block, mine.listed, to);
     if (!reports) return;
     note_of_warp(block, mine.fired, to + select_storage::most_warps);
@@ -123,7 +123,7 @@ struct select_kernel {
   [[nodiscard]] KVPOLICY_HD std::int64_t begin_of_list(Block& block, segment_choice const& choice, int segment,
                                                        slice_selection<How, Block, Rule> const& selection) const {
     if (!decides()) return keep.indptr[segment];
-    int const before = block.reduce_warp(selection.of_warp(2, 0), plus_op{});
+    int const before = block.reduce_warp(selection.of_warp(0), plus_op{});
     if (warp_id(block) != 0 || block.cluster_rank() != 0) return before;
     if (block.thread() == 0) {
       int const count = keep.entry_count[segment];
@@ -137,8 +137,8 @@ struct select_kernel {
   template <class Block>
   KVPOLICY_HD void write_report(Block& block, slice_selection<How, Block, Rule> const& selection) const {
     constexpr int lower = (1 << outcomes_below::upper) - 1;
-    int const fired = block.reduce_warp(selection.of_warp(3, 0), plus_op{});
-    int const over = block.reduce_warp(selection.of_warp(4, 0), plus_op{});
+    int const fired = block.reduce_warp(selection.of_warp(1), plus_op{});
+    int const over = block.reduce_warp(selection.of_warp(2), plus_op{});
     if (block.thread() != 0) return;
     keep.report->triggered = fired & lower;
     keep.report->unobserved = fired >> outcomes_below::upper;
@@ -223,8 +223,9 @@ void launch_selection(Executor& exec, score_view const& scores, Rule const& rule
   launch_shape const grid{scores.segments() * shape.blocks, threads, select_storage::bytes(threads, shape.tiles),
                           shape.blocks};
   auto* const ticket = reinterpret_cast<std::uint64_t*>(exec.tickets());
+  lane_finder const find(scores.lanes);
   auto const launch = [&]<selects How>(std::integral_constant<selects, How>) {
-    exec.launch(grid, select_kernel<Rule, How>{scores, rule, keep, choices, shape.tiles, exec.faults(), ticket});
+    exec.launch(grid, select_kernel<Rule, How>{scores, find, rule, keep, choices, shape.tiles, exec.faults(), ticket});
   };
   if (shape.tiles == 0) return launch(std::integral_constant<selects, selects::again>{});
   if (shape.blocks > 1) return launch(std::integral_constant<selects, selects::in_clusters>{});

@@ -75,6 +75,18 @@ struct key_slice {
   /// Loads the thread's groups `Begin` to `End` of the tile that begins at `first`.
   template <int Begin, int End, class Block>
   KVPOLICY_HD void load(Block& block, unsigned first, tile_scores& scores) const {
+    unsigned const lead = first_group() & (of_group - 1);
+    unsigned const begin = first + place(block, Begin) - lead;
+    constexpr unsigned next = warp_size * of_group;
+    constexpr unsigned span = next * (End - Begin - 1) + of_group;
+    if (bound >= lead + span && begin <= bound - lead - span) {  // the usual case, which needs one address
+      auto const* const groups = reinterpret_cast<four_scores const*>(keys.score + lead + begin);
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+      for (int r = Begin; r < End; ++r) scores.of[r] = groups[(r - Begin) * warp_size];
+      return;
+    }
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif

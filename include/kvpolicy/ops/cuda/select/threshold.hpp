@@ -26,30 +26,6 @@ struct count_in_bins {
   }
 };
 
-/// At most `Most` keys, less the lowest of them, in registers of a warp.
-template <int Most>
-class warp_list {
- public:
-  template <class Block>
-  KVPOLICY_HD warp_list(Block& block, std::uint32_t const* list, int listed, std::uint32_t least) {
-    for (int i = 0; i < of_thread; ++i) {
-      int const at = i * warp_size + lane_id(block);
-      keys_[i] = at < listed ? list[at] - least + 1 : 0;
-    }
-  }
-  /// How many keys are at least least + `low`.
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD int count_from(Block& block, std::uint32_t low) const {
-    int count = 0;
-    for (std::uint32_t const key : keys_) count += key > low ? 1 : 0;
-    return block.reduce_warp(count, plus_op{});
-  }
-
- private:
-  static constexpr int of_thread = Most / warp_size;
-  std::uint32_t keys_[static_cast<std::size_t>(of_thread)];  ///< 1 more than the difference; 0: there is none
-};
-
 /// How blocks select: one for each segment, a cluster for each, or either, where the keys of a slice do not fit in
 /// shared memory. The first two are less code, and need fewer registers.
 enum class selects { alone, in_clusters, again };
@@ -65,36 +41,39 @@ class slice_selection {
         each_(select_storage::keys_of_tile(block.threads())),
         blocks_(clustered ? block.cluster_blocks() : 1) {}
 
-  /// Notes the range of some of the segment's scores, one for each thread, the same in all blocks of a cluster. After a
-  /// barrier `sampled` has bins for them.
+  /// Draws a sample of the segment's keys, one for each thread, the same in all blocks of a cluster. The keys of a warp
+  /// are of the whole segment, and ascend. After a barrier `sampled` has bins for them.
   KVPOLICY_HD void draw_sample() const {
     int const last = slice_.keys.count() - 1;
     std::uint32_t key = nan_key;
     if (last >= 0) {
-      auto const step = static_cast<unsigned>(last) / static_cast<unsigned>(block_.threads());
-      auto const rest = static_cast<unsigned>(last) % static_cast<unsigned>(block_.threads());
-      auto const thread = static_cast<unsigned>(block_.thread());
-      key = score_key(slice_.keys.score[thread * step + min_op{}(thread, rest)]);
+      auto const threads = static_cast<unsigned>(block_.threads());
+      auto const place =
+          static_cast<unsigned>(lane_id(block_)) * (threads / warp_size) + static_cast<unsigned>(warp_id(block_));
+      auto const step = static_cast<unsigned>(last) / threads;
+      auto const rest = static_cast<unsigned>(last) % threads;
+      key = score_key(slice_.keys.score[place * step + min_op{}(place, rest)]);
     }
-    std::uint32_t const low = block_.reduce_warp(key == nan_key ? forced_key : key, min_op{});
-    std::uint32_t const high = block_.reduce_warp(key, max_op{});
-    if (lane_id(block_) == 0) {
-      storage_.of_warps[warp_id(block_)] = static_cast<int>(low);
-      storage_.of_warps[select_storage::most_warps + warp_id(block_)] = static_cast<int>(high);
-    }
+    storage_.list[block_.thread()] = sorted(key);
     storage_.clear(block_);
     if (block_.thread() == 0) storage_.words[6] = 0;
   }
-  [[nodiscard]] KVPOLICY_HD bin_range sampled() const {
-    auto const low = static_cast<std::uint32_t>(of_warp(0, static_cast<int>(forced_key)));
-    auto const high = static_cast<std::uint32_t>(of_warp(1, static_cast<int>(below_all_keys)));
+  /// Bins for the keys near the k-th highest of `count`, which very likely is between these: of the keys that warps
+  /// have drawn, the lowest that has one rank less in its warp, and the highest that has one rank more.
+  [[nodiscard]] KVPOLICY_HD bin_range sampled(int k, int count) const {
+    constexpr int last = warp_size - 1;
+    int const rank =
+        last - static_cast<int>(static_cast<float>(k) / static_cast<float>(max_op{}(count, 1)) * warp_size);
+    int const warp = lane_id(block_) % (block_.threads() / warp_size);
+    std::uint32_t const* const drawn = storage_.list + warp * warp_size;
+    std::uint32_t const low = drawn[max_op{}(rank - 1, 0)];
+    std::uint32_t const high = drawn[min_op{}(rank + 1, last)];
     return bin_range::around(block_.reduce_warp(low, min_op{}), block_.reduce_warp(high, max_op{}));
   }
-  /// Number `which` of those that warps have noted, or another value in threads of no warp's number.
-  [[nodiscard]] KVPOLICY_HD int of_warp(int which, int otherwise) const {
+  /// Number `which` of those that warps have noted, each in a thread of its own; in other threads 0.
+  [[nodiscard]] KVPOLICY_HD int of_warp(int which) const {
     int const lane = lane_id(block_);
-    return lane < block_.threads() / warp_size ? storage_.of_warps[which * select_storage::most_warps + lane]
-                                               : otherwise;
+    return lane < block_.threads() / warp_size ? storage_.of_warps[which * select_storage::most_warps + lane] : 0;
   }
 
   /// Reads the slice: keys are stored and counted. `scores` has the first tile's. Adds the number of NaN to words[6].
@@ -253,29 +232,53 @@ class slice_selection {
   }
 
   /// The threshold of the k highest keys of a list, whose range is `about`: the highest that at least k keys reach. One
-  /// warp keeps the list in registers and finds the threshold bit by bit, until exactly k keys reach it.
+  /// warp finds it bit by bit, until exactly k keys reach it.
   [[nodiscard]] KVPOLICY_HD key_threshold ranked(std::uint32_t const* list, int listed, int k,
                                                  collected_keys const& about) const {
     if (warp_id(block_) == 0) {
-      warp_list<select_storage::list_most> const mine(block_, list, listed, about.least);
+      auto const count_from = [&](std::uint32_t low) {
+        int count = 0;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+        for (int i = lane_id(block_); i < listed; i += warp_size) count += list[i] - about.least >= low ? 1 : 0;
+        return block_.reduce_warp(count, plus_op{});
+      };
       std::uint32_t reached = 0;
       int reaching = listed;
       for (std::uint32_t bit = 0x80000000u >> __builtin_clz(about.most - about.least); bit != 0 && reaching != k;
            bit >>= 1) {
-        int const found = mine.count_from(block_, reached | bit);
+        int const found = count_from(reached | bit);
         if (found < k) continue;
         reached |= bit;
         reaching = found;
       }
-      if (block_.thread() == 0) storage_.words[0] = static_cast<int>(about.least + reached);
-      if (block_.thread() == 1) storage_.words[1] = all_ties;
-      if (reaching != k) {
-        int const above = mine.count_from(block_, reached + 1);
-        if (block_.thread() == 1) storage_.words[1] = k - above;
+      int const ties = reaching == k ? all_ties : k - count_from(reached + 1);
+      if (block_.thread() == 0) {
+        storage_.words[0] = static_cast<int>(about.least + reached);
+        storage_.words[1] = ties;
       }
     }
     block_.sync();
     return {static_cast<std::uint32_t>(storage_.words[0]), storage_.words[1]};
+  }
+  /// The keys of a warp, ascending: a bitonic sort.
+  [[nodiscard]] KVPOLICY_HD std::uint32_t sorted(std::uint32_t key) const {
+    int const lane = lane_id(block_);
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+    for (int size = 2; size <= warp_size; size *= 2) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+      for (int step = size / 2; step > 0; step /= 2) {
+        std::uint32_t const other = block_.shuffle(key, lane ^ step);
+        bool const keeps_lower = ((lane & step) == 0) == ((lane & size) == 0);
+        key = keeps_lower ? min_op{}(key, other) : max_op{}(key, other);
+      }
+    }
+    return key;
   }
 
   Block& block_;
