@@ -53,33 +53,10 @@ KVPOLICY_HD void add_to_report(Block& block, std::int64_t& count, std::int64_t m
   if (more != 0) block.atomic_add(reinterpret_cast<std::uint64_t*>(&count), static_cast<std::uint64_t>(more));
 }
 
-template <class Verb>
-struct count_of_result {
-  keep_set const& keep;
-  Verb const& verb;
-  [[nodiscard]] KVPOLICY_HD int operator()(int segment) const {
-    return verb.number(packed_result{keep.indptr[segment + 1]});
-  }
-};
-
 /// A segment, and how many ordinals the lower segments list.
 struct segment_place {
   int segment;
   std::int64_t before;
-};
-
-template <class Verb>
-struct place_result {
-  keep_set const& keep;
-  Verb const& verb;
-  report& found;
-  KVPOLICY_HD void operator()(int segment, std::int64_t before, std::int64_t number) const {
-    packed_result const result{keep.indptr[segment + 1]};
-    found.triggered += result.triggered() ? 1 : 0;
-    found.unobserved += result.unobserved() ? 1 : 0;
-    verb.place(result, {segment, before}, found);
-    keep.indptr[segment + 1] = before + number;
-  }
 };
 
 /// Turns the packed results of all segments into offsets, and writes the report. `verb.number(result)` is how many
@@ -93,8 +70,16 @@ KVPOLICY_HD void finalize_segments(Block& block, keep_set const& keep, collectiv
   }
   block.sync();
   report found{};
-  place_segments(block, keep.segments(), storage, count_of_result<Verb>{keep, verb},
-                 place_result<Verb>{keep, verb, found});
+  auto const result_of = [&](int segment) { return packed_result{keep.indptr[segment + 1]}; };
+  place_segments(
+      block, keep.segments(), storage, [&](int segment) { return verb.number(result_of(segment)); },
+      [&](int segment, std::int64_t before, std::int64_t number) {
+        packed_result const result = result_of(segment);
+        found.triggered += result.triggered() ? 1 : 0;
+        found.unobserved += result.unobserved() ? 1 : 0;
+        verb.place(result, {segment, before}, found);
+        keep.indptr[segment + 1] = before + number;
+      });
   add_to_report(block, keep.report->nan_scores, found.nan_scores);
   add_to_report(block, keep.report->forced_over_budget, found.forced_over_budget);
   add_to_report(block, keep.report->triggered, found.triggered);

@@ -43,8 +43,8 @@ class slice_list {
 #endif
     for (int tile = 0; tile < tiles; ++tile) {
       keys_.bring(tile);
-      unsigned marks = slices && has_note(tile) ? *note(tile) : keys_.marked(tile, sure());
-      unsigned const ties = all_ ? 0 : keys_.marked(tile, tie{key_});
+      unsigned marks = slices && has_note(tile) ? *note(tile) : marked_sure(tile);
+      unsigned const ties = marked_ties(tile);
       places at;
       for (bool of_ties = !all_;; of_ties = false) {
         at = places_of(of_ties ? ties : marks);
@@ -64,16 +64,14 @@ class slice_list {
     int all;
   };
 
-  struct not_below {
-    std::uint32_t level;
-    KVPOLICY_HD bool operator()(std::uint32_t key) const { return key >= level; }
-  };
-  struct tie {
-    std::uint32_t level;
-    KVPOLICY_HD bool operator()(std::uint32_t key) const { return key == level; }
-  };
-  /// Says which entries are kept in any case.
-  [[nodiscard]] KVPOLICY_HD not_below sure() const { return {all_ ? max_op{}(key_, nan_key) : key_ + 1}; }
+  /// A tile's entries that are kept in any case, and ties of which not all are.
+  [[nodiscard]] KVPOLICY_HD unsigned marked_sure(int tile) const {
+    std::uint32_t const least = all_ ? max_op{}(key_, nan_key) : key_ + 1;
+    return keys_.marked(tile, [least](std::uint32_t key) { return key >= least; });
+  }
+  [[nodiscard]] KVPOLICY_HD unsigned marked_ties(int tile) const {
+    return all_ ? 0 : keys_.marked(tile, [level = key_](std::uint32_t key) { return key == level; });
+  }
 
   /// Of a tile's marked ties those that are kept.
   [[nodiscard]] KVPOLICY_HD unsigned first_ties(unsigned marks, places const& at) {
@@ -157,10 +155,10 @@ class slice_list {
     slice_counts mine{};
     for (int tile = 0; tile < tiles; ++tile) {
       keys_.bring(tile);
-      unsigned const marks = keys_.marked(tile, sure());
+      unsigned const marks = marked_sure(tile);
       if (has_note(tile)) *note(tile) = marks;
       mine.sure += popcount(marks);
-      if (!all_) mine.ties += popcount(keys_.marked(tile, tie{key_}));
+      mine.ties += popcount(marked_ties(tile));
     }
     mine.sure = block_.reduce(storage_.collective, mine.sure, plus_op{});
     block_.sync();

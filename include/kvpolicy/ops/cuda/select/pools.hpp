@@ -213,23 +213,6 @@ struct survey_kernel {
   }
 };
 
-/// Counts competing keys in bins: those below the floor's threshold if floors fit, else those above it. Keys at the
-/// floor's threshold are counted apart, since only some of them are within the floor.
-template <class Block>
-struct count_competing {
-  Block& block;
-  std::uint32_t* counts;
-  bin_range bins;
-  key_threshold floor;
-  bool fit;
-  int& at_floor;
-  KVPOLICY_HD void operator()(std::uint32_t key) const {
-    if (key == forced_key) return;
-    at_floor += key == floor.key ? 1 : 0;
-    if ((fit ? key < floor.key : key > floor.key) && bins.have(key)) block.atomic_add(counts + bins.bin_of(key), 1u);
-  }
-};
-
 /// The third to fifth launch: a histogram of the pool's keys in the range of its threshold, and the bin that holds it.
 template <class Rule>
 struct pool_histogram_kernel {
@@ -265,6 +248,8 @@ struct pool_histogram_kernel {
   }
 
  private:
+  /// Counts competing keys in bins: those below the floor's threshold if floors fit, else those above it. Keys at the
+  /// floor's threshold are counted apart, since only some of them are within the floor.
   template <class Block>
   KVPOLICY_HD void count(Block& block, int segment, bin_range const& bins, bool fit,
                          select_storage const& temp_storage) const {
@@ -273,8 +258,12 @@ struct pool_histogram_kernel {
     block.sync();
     int at_floor = 0;
     segment_keys<Rule> const keys = in.keys_of(rule, segment);
-    for_each_key(block, key_slice<Rule>(keys, in.scores.lanes.capacity),
-                 count_competing<Block>{block, temp_storage.bins, bins, floor, fit, at_floor});
+    for_each_key(block, key_slice<Rule>(keys, in.scores.lanes.capacity), [&](std::uint32_t key) {
+      if (key == forced_key) return;
+      at_floor += key == floor.key ? 1 : 0;
+      bool const competes = fit ? key < floor.key : key > floor.key;
+      if (competes && bins.have(key)) block.atomic_add(temp_storage.bins + bins.bin_of(key), 1u);
+    });
     at_floor = block.reduce(temp_storage.collective, at_floor, plus_op{});
     int const first = at_floor < floor.ties ? at_floor : floor.ties;
     int const competing = fit ? at_floor - first : first;

@@ -17,15 +17,28 @@ enum class decided_by : int { floor, pool, both };
   return is_stricter == (pool.floors_fit != 0) ? decided_by::pool : decided_by::floor;
 }
 
-/// Where the floor's threshold is the pool's: how many of the segment's keys at it are within the floor.
-[[nodiscard]] KVPOLICY_HD inline int first_at_floor(pool_segment const& one) {
-  return one.equal < one.floor.ties ? one.equal : one.floor.ties;
-}
-
-/// How many of a segment's keys compete for the ties of its pool.
-struct competing_ties {
+/// What a segment keeps.
+struct kept_of_segment {
   pools_in const& in;
+
+  /// How many entries.
   [[nodiscard]] KVPOLICY_HD int operator()(int segment) const {
+    pool_segment const& one = in.segments[segment];
+    pool_state const& pool = in.pool_of(segment);
+    if (pool.fires == 0) return in.keep.entry_count[segment];
+    bool const by_floor = deciding_threshold(one, pool) == decided_by::floor;
+    return by_floor ? one.within : one.forced + one.above + ties(segment);
+  }
+  /// The threshold of these entries.
+  [[nodiscard]] KVPOLICY_HD key_threshold threshold(int segment) const {
+    pool_segment const& one = in.segments[segment];
+    pool_state const& pool = in.pool_of(segment);
+    if (deciding_threshold(one, pool) == decided_by::floor) return one.floor;
+    int const kept = ties(segment);
+    return {pool.low, kept < one.equal ? kept : all_ties};
+  }
+  /// How many of the segment's keys compete for the ties of its pool.
+  [[nodiscard]] KVPOLICY_HD int competing_ties(int segment) const {
     pool_segment const& one = in.segments[segment];
     pool_state const& pool = in.pool_of(segment);
     if (pool.fires == 0) return 0;
@@ -33,58 +46,23 @@ struct competing_ties {
     if (decider != decided_by::both) return decider == decided_by::pool ? one.equal : 0;
     return pool.floors_fit != 0 ? one.equal - first_at_floor(one) : first_at_floor(one);
   }
-};
 
-struct place_ties {
-  pools_in const& in;
-  KVPOLICY_HD void operator()(int segment, std::int64_t before, std::int64_t) const {
-    in.segments[segment].before = before;
+ private:
+  /// Where the floor's threshold is the pool's: how many of the segment's keys at it are within the floor.
+  [[nodiscard]] KVPOLICY_HD static int first_at_floor(pool_segment const& one) {
+    return min_op{}(one.equal, one.floor.ties);
   }
-};
-
-/// How many entries a segment keeps.
-struct kept_of_segment {
-  pools_in const& in;
-
-  /// How many of the pool's ties this segment gets.
+  /// How many keys at the pool's threshold stay: those of the pool's ties that this segment gets, and those within a
+  /// floor that fits.
   [[nodiscard]] KVPOLICY_HD int ties(int segment) const {
-    std::int64_t const before = in.segments[segment].before - in.segments[in.first_of(segment)].before;
-    std::int64_t const left = in.pool_of(segment).k - before;
-    int const competing = competing_ties{in}(segment);
-    return left <= 0 ? 0 : left < competing ? static_cast<int>(left) : competing;
-  }
-
-  [[nodiscard]] KVPOLICY_HD int operator()(int segment) const {
     pool_segment const& one = in.segments[segment];
     pool_state const& pool = in.pool_of(segment);
-    if (pool.fires == 0) return in.keep.entry_count[segment];
-    decided_by const decider = deciding_threshold(one, pool);
-    if (decider == decided_by::floor) return one.within;
-    bool const floor_too = decider == decided_by::both && pool.floors_fit != 0;
-    return one.forced + one.above + (floor_too ? first_at_floor(one) : 0) + ties(segment);
-  }
-};
-
-struct place_kept {
-  pools_in const& in;
-  KVPOLICY_HD void operator()(int segment, std::int64_t before, std::int64_t kept) const {
-    pool_segment& one = in.segments[segment];
-    pool_state const& pool = in.pool_of(segment);
-    decided_by const decider = deciding_threshold(one, pool);
-    bool const floor_too = decider == decided_by::both && pool.floors_fit != 0;
-    int const ties = kept_of_segment{in}.ties(segment) + (floor_too ? first_at_floor(one) : 0);
-    one.at = decider == decided_by::floor ? one.floor : key_threshold{pool.low, ties < one.equal ? ties : all_ties};
-    in.keep.indptr[segment + 1] = before + kept;
-  }
-};
-
-struct count_at_threshold {
-  std::uint32_t threshold;
-  int& above;
-  int& equal;
-  KVPOLICY_HD void operator()(std::uint32_t key) const {
-    above += key != forced_key && key > threshold ? 1 : 0;
-    equal += key == threshold ? 1 : 0;
+    std::int64_t const before = one.before - in.segments[in.first_of(segment)].before;
+    std::int64_t const left = pool.k - before;
+    int const competing = competing_ties(segment);
+    int const got = left <= 0 ? 0 : left < competing ? static_cast<int>(left) : competing;
+    bool const floor_too = deciding_threshold(one, pool) == decided_by::both && pool.floors_fit != 0;
+    return got + (floor_too ? first_at_floor(one) : 0);
   }
 };
 
@@ -104,9 +82,16 @@ struct count_at_threshold_kernel {
       count(block, block.index(), pool.low, shared.collective);
     }
     if (!last_block(block, ticket, shared.last)) return;
-    place_segments(block, in.keep.segments(), shared.collective, competing_ties{in}, place_ties{in});
+    kept_of_segment const kept{in};
+    place_segments(
+        block, in.keep.segments(), shared.collective, [&](int segment) { return kept.competing_ties(segment); },
+        [&](int segment, std::int64_t before, std::int64_t) { in.segments[segment].before = before; });
     block.sync();
-    place_segments(block, in.keep.segments(), shared.collective, kept_of_segment{in}, place_kept{in});
+    place_segments(block, in.keep.segments(), shared.collective, kept,
+                   [&](int segment, std::int64_t before, std::int64_t here) {
+                     in.segments[segment].at = kept.threshold(segment);
+                     in.keep.indptr[segment + 1] = before + here;
+                   });
     if (block.thread() == 0) in.keep.indptr[0] = 0;
   }
 
@@ -116,7 +101,10 @@ struct count_at_threshold_kernel {
     int above = 0;
     int equal = 0;
     segment_keys<Rule> const keys = in.keys_of(rule, segment);
-    for_each_key(block, key_slice<Rule>(keys, in.scores.lanes.capacity), count_at_threshold{threshold, above, equal});
+    for_each_key(block, key_slice<Rule>(keys, in.scores.lanes.capacity), [&](std::uint32_t key) {
+      above += key != forced_key && key > threshold ? 1 : 0;
+      equal += key == threshold ? 1 : 0;
+    });
     above = block.reduce(storage, above, plus_op{});
     block.sync();
     equal = block.reduce(storage, equal, plus_op{});

@@ -10,22 +10,6 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Stores keys of a slice in shared memory, and counts them in bins.
-template <class Block>
-struct count_in_bins {
-  Block& block;
-  std::uint32_t* keys;
-  std::uint32_t* bins;
-  bin_range about;
-  template <class Whole>
-  KVPOLICY_HD void operator()(unsigned place, four_keys const& four, Whole) const {
-    *reinterpret_cast<four_keys*>(keys + place) = four;
-    for (std::uint32_t const key : four.of) {
-      if (Whole::value || key != below_all_keys) block.atomic_add(bins + about.bin_of(key), 1u);
-    }
-  }
-};
-
 /// How blocks select: one for each segment, a cluster for each, or either, where the keys of a slice do not fit in
 /// shared memory. The first two are less code, and need fewer registers.
 enum class selects { alone, in_clusters, again };
@@ -85,7 +69,13 @@ class slice_selection {
 #endif
     for (int tile = 0; tile < tiles;) {
       slice_.visit(block_, slice_.first_of(tile, each_), scores, nan,
-                   count_in_bins<Block>{block_, keys_of(tile), storage_.bins, bins});
+                   [&](unsigned place, four_keys const& four, auto whole) {
+                     *reinterpret_cast<four_keys*>(keys_of(tile) + place) = four;
+                     for (std::uint32_t const key : four.of) {
+                       bool const counts = decltype(whole)::value || key != below_all_keys;
+                       if (counts) block_.atomic_add(storage_.bins + bins.bin_of(key), 1u);
+                     }
+                   });
       if (++tile == tiles) break;
       slice_.template load<0, groups_of_thread>(block_, slice_.first_of(tile, each_), scores);
     }
