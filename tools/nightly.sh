@@ -88,6 +88,21 @@ cuda_libraries() {
     -C cmake.define.CMAKE_CUDA_ARCHITECTURES=90 && "$venv/bin/python" -c 'import kvpolicy; assert kvpolicy.has_device'
 }
 
+# Every verb once for each generation of cards; a kernel that spills registers is an error. No kernel has instructions that
+# only 9.0a knows, so that 9.0 stands for it.
+cuda_architectures() {
+  if ! command -v nvcc > /dev/null; then
+    echo 'skipped, there is no nvcc'
+    return 0
+  fi
+  local arch
+  mkdir -p build
+  for arch in 80 90 100; do
+    /usr/bin/env python3 -B tests/cuda/check_registers.py nvcc -std=c++20 -O3 "-arch=sm_$arch" -Xptxas=-v -I include -I tests \
+      -c -o "build/all_verbs.sm_$arch.o" tests/cuda/all_verbs.cu || return 1
+  done
+}
+
 slow() {
   if command -v nvcc > /dev/null; then
     cmake --preset cuda && cmake --build --preset cuda --target own_scorer_cuda kvpolicy_cuda_vocabulary kvpolicy_gpu_tests tensor_parallel_cuda &&
@@ -110,7 +125,7 @@ engines() {
   tools/engines.sh llama_cpp transformers vllm mpi llama_cpp_soak
 }
 
-for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants clang libcxx aarch64 avx512 device slow site cuda_libraries gpu_bundle engines}"; do
+for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants clang libcxx aarch64 avx512 device slow site cuda_architectures cuda_libraries gpu_bundle engines}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
@@ -127,6 +142,7 @@ for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants cl
       device) step 'on the emulated device' device ;;
       site) step 'site, every warning an error' tools/site.sh ;;
       slow) step 'tests that wait for the night' slow ;;
+      cuda_architectures) step 'every verb for compute capability 8.0, 9.0 and 10.0' cuda_architectures ;;
       cuda_libraries) step 'CUDA libraries, compiled' cuda_libraries ;;
       gpu_bundle) step 'bundle for a machine with a GPU' gpu_bundle ;;
       engines) step 'engines' engines ;;
