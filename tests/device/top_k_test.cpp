@@ -306,6 +306,18 @@ TEST_SUITE("device/top_k") {
     }
   }
 
+  TEST_CASE("a slice of a cluster has more marks than there is room to note") {
+    constexpr int n = 190001;
+    dice random(17);
+    owned_lanes const lanes(1, 1, 1, n, {n});
+    owned_scores scores(lanes.view());
+    for (float& each : scores.all()) each = static_cast<float>(random.below(9));
+    watched_device device(devices::config(256, 32, 1), 5);
+    device.most = 2;
+    CHECK(agree(scores.view(), between<scattered>{{.tokens = n / 3}, 4, 5}, device));
+    CHECK(device.cluster == 2);
+  }
+
   TEST_CASE("of ties, those of the lowest ordinals are kept, however many there are") {
     constexpr int n = 2111;
     devices some;
