@@ -64,7 +64,7 @@ struct extend_bounds_kernel {
       for (int r = 0; r < rows_at_once; ++r) {
         int const ordinal = e + r < entries.end ? e + r : entries.end - 1;
         key[r] = loads.load(from.row(one, ordinal) + d * from.rows.channel_stride);
-        if constexpr (std::is_same_v<Loads, one_fp8_element>) key[r] *= from.scale(one, ordinal);
+        if constexpr (Loads::width == 1) key[r] *= from.scale(one, ordinal);
       }
       for (int r = 0; r < rows_at_once; ++r) {
         for (int i = 0; i < Loads::width; ++i) {
@@ -155,13 +155,7 @@ struct implementation<ops::extend_bounds_t, Backend> {
   static void run(Executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to) {
     refuse(from);
     detail::check_aligned("extend_bounds", to);
-    if (is_fp8(from.rows.element)) {
-      launch(exec, batch, from, to, detail::one_fp8_element{from.rows.element});
-      return detail::launch_each_unless_fault(exec, batch.size(), detail::all_known{batch, to.known});
-    }
-    bool const fours = from.rows.contiguous() && to.dims % 4 == 0;
-    detail::with_loads<4>(from.rows.element, fours ? detail::alignment_of(from.rows, true) : 1,
-                          [&](auto loads) { launch(exec, batch, from, to, loads); });
+    detail::with_loads<4>(from.rows, [&](auto loads) { launch(exec, batch, from, to, loads); });
     detail::launch_each_unless_fault(exec, batch.size(), detail::all_known{batch, to.known});
   }
 
