@@ -13,31 +13,19 @@ namespace detail {
 
 /// The pools of units that the rows of a list refer to. Layers or heads whose planes have the same address share a
 /// pool.
-struct list_pools {
-  bool by_layer;  ///< layers have rows and pools of their own
-  bool by_head;   ///< heads have rows and pools of their own
-
-  [[nodiscard]] KVPOLICY_HD int count(lanes const& batch) const {
-    return (by_layer ? batch.layers() : 1) * (by_head ? batch.heads : 1);
-  }
-  [[nodiscard]] KVPOLICY_HD int of(lanes const& batch, lane one) const {
-    return (by_layer ? one.layer - batch.layer_begin : 0) * (by_head ? batch.heads : 1) + (by_head ? one.head : 0);
-  }
-};
-
 template <class T>
-[[nodiscard]] list_pools pools_of(cache const& in, by_lane<T> const& list) {
+[[nodiscard]] row_owners pools_of(cache const& in, by_lane<T> const& list) {
   by_lane<T> const rows = rows_of(in.where, list);
   bool const one_of_layers = in.k.layer_stride == 0 && in.k.bases.layer == 0;
   bool const one_of_heads = in.k.head_stride == 0 && in.k.bases.head == 0;
-  return {rows.layer != 0 && !one_of_layers, rows.head != 0 && !one_of_heads};
+  return {in.lanes, false, rows.layer != 0 && !one_of_layers, rows.head != 0 && !one_of_heads};
 }
 
 /// How many pools have their marks (one int for each unit) in scratch at once: as many as fit in 16 MiB, at least one.
-[[nodiscard]] inline int pools_at_once(cache const& in, list_pools const& pools) {
+[[nodiscard]] inline int pools_at_once(cache const& in, row_owners const& pools) {
   constexpr std::int64_t most = std::int64_t{1} << 22;
   std::int64_t const fit = in.where.units > 0 ? most / in.where.units : 1;
-  int const all = pools.count(in.lanes);
+  int const all = pools.count();
   return fit < 1 ? 1 : fit < all ? static_cast<int>(fit) : all;
 }
 
@@ -45,14 +33,14 @@ template <class T>
 struct unit_claims {
   unsigned* first;  ///< null: no marks are needed
   std::int64_t units;
-  list_pools pools;
+  row_owners pools;
   int pool_begin;
   int pool_end;
 
   static constexpr unsigned nobody = 0xFFFFFFFFu;
   /// The marks of a lane's pool, or null if the pool is not one of [pool_begin, pool_end).
-  [[nodiscard]] KVPOLICY_HD unsigned* of(lanes const& batch, lane one) const {
-    int const pool = pools.of(batch, one);
+  [[nodiscard]] KVPOLICY_HD unsigned* of(lane one) const {
+    int const pool = pools.row(one);
     return first != nullptr && pool >= pool_begin && pool < pool_end ? first + (pool - pool_begin) * units : nullptr;
   }
 };
@@ -93,7 +81,7 @@ struct check_entries_kernel {
     int const* const slot = writable_list(of.edit.list, of.where, one);
     int const* const position = of.lanes.position.row(one);
     int const tree = number_or_zero(of.edit.locked_prefix, one);
-    unsigned* const first = claims.of(of.lanes, one);
+    unsigned* const first = claims.of(one);
     ordinal_range const range = of.range(block.index(), *of.lanes.count.row(one));
     for (int e = range.begin + block.thread(); e < range.end; e += block.threads()) {
       check_slot(block, one, slot[e], position[e]);
@@ -148,7 +136,7 @@ struct check_claims_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = of.owner(block.index());
-    unsigned const* const first = claims.of(of.lanes, one);
+    unsigned const* const first = claims.of(one);
     if (first == nullptr) return;
     int const* const slot = writable_list(of.edit.list, of.where, one);
     unsigned const begin = of.number(block.index(), 0);
@@ -194,8 +182,8 @@ struct implementation<ops::check_list_t, Backend> {
     detail::list_pieces<Shared> const of{
         keep, in.lanes, in.where, edit, rows, pieces, exec.config().entries_of_a_block};
     launch_shape const each{rows.count() * pieces, exec.threads().entry, 0};
-    detail::list_pools const pools = detail::pools_of(in, edit.list);
-    int const count = pools.count(in.lanes);
+    detail::row_owners const pools = detail::pools_of(in, edit.list);
+    int const count = pools.count();
     detail::unit_claims claims{nullptr, in.where.units, pools, 0, count};
     if (rows.count() == count && !edit.distinct) {
       exec.launch(each, detail::check_entries_kernel<Shared>{of, claims, exec.faults()});

@@ -31,6 +31,13 @@ struct row_owners {
     return {sequence, lanes.layer_begin + i / heads(), i % heads()};
   }
 
+  /// The number i of a lane's row.
+  [[nodiscard]] KVPOLICY_HD int row(lane one) const {
+    int const sequence = by_sequence ? one.sequence - lanes.sequence_begin : 0;
+    int const layer = sequence * layers() + (by_layer ? one.layer - lanes.layer_begin : 0);
+    return layer * heads() + (by_head ? one.head : 0);
+  }
+
   /// How many lanes of a sequence share a row.
   [[nodiscard]] KVPOLICY_HD int sharers() const {
     return (by_layer ? 1 : lanes.layers()) * (by_head ? 1 : lanes.heads);
