@@ -86,6 +86,24 @@ struct listed_row {
   return listed_for(keep, keep.lanes, keep.lanes.index(this_lane));
 }
 
+/// Three counts below 2^20, which are packed into one number for a prefix sum over a block.
+struct three_counts {
+  int of[3] = {};
+
+  /// One of this kind; of none if it is below 0.
+  [[nodiscard]] KVPOLICY_HD static std::uint64_t packed(int kind) {
+    return kind < 0 ? 0 : std::uint64_t{1} << (bits * kind);
+  }
+  [[nodiscard]] KVPOLICY_HD three_counts with(std::uint64_t sum) const {
+    constexpr std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+    return {{of[0] + static_cast<int>(sum & mask), of[1] + static_cast<int>(sum >> bits & mask),
+             of[2] + static_cast<int>(sum >> (2 * bits))}};
+  }
+
+ private:
+  static constexpr int bits = 20;
+};
+
 /// How many pieces a lane's entries have. There is at least one, since its block may also handle other data of the
 /// lane.
 template <class Executor>

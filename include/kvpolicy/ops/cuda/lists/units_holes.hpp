@@ -124,34 +124,28 @@ struct pair_holes_kernel {
     return e >= now.committed || (before < now.entries && now.kept[before] == e);
   }
 
-  /// Lists, in the order of entries, the slots of rows that move, the holes, and other slots that are freed. The three
-  /// counts are packed in one number for the prefix sum.
+  /// Lists, in the order of entries, the slots of rows that move (kind 0), the holes (1), and other slots that are
+  /// freed (2).
   template <class Block>
   KVPOLICY_HD static void pair_up(Block& block, kept_moves const& now, int const* slot, int lowest, int gone,
                                   slot_moves const& temp_storage, collective_storage* storage) {
-    constexpr int bits = 20;
-    constexpr std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
     int const count = now.committed + now.drafts;
-    int moved = 0;
-    int holes = 0;
-    int left = 0;
+    three_counts all;
     for (int begin = 0; begin < count; begin += block.threads()) {
       int const e = begin + block.thread();
       bool const there = e < count;
       bool const stay = there && stays(now, e, now.before(e));
       int const slot_here = there ? slot[e] : 0;
       int const kind = !there || (stay && slot_here < lowest) ? -1 : stay ? 0 : slot_here < lowest ? 1 : 2;
-      std::uint64_t const one = kind < 0 ? 0 : std::uint64_t{1} << (kind * bits);
       block.sync();
-      prefix_sum<std::uint64_t> const sum = block.exclusive_sum(storage, one);
-      if (kind == 0) temp_storage.vacated[moved + static_cast<int>(sum.before & mask)] = slot_here;
-      if (kind == 1) temp_storage.holes[holes + static_cast<int>(sum.before >> bits & mask)] = slot_here;
-      if (kind == 2) temp_storage.vacated[gone - 1 - left - static_cast<int>(sum.before >> (2 * bits))] = slot_here;
-      moved += static_cast<int>(sum.all & mask);
-      holes += static_cast<int>(sum.all >> bits & mask);
-      left += static_cast<int>(sum.all >> (2 * bits));
+      prefix_sum<std::uint64_t> const sum = block.exclusive_sum(storage, three_counts::packed(kind));
+      three_counts const before = all.with(sum.before);
+      if (kind == 0) temp_storage.vacated[before.of[0]] = slot_here;
+      if (kind == 1) temp_storage.holes[before.of[1]] = slot_here;
+      if (kind == 2) temp_storage.vacated[gone - 1 - before.of[2]] = slot_here;
+      all = all.with(sum.all);
     }
-    if (block.thread() == 0) *temp_storage.pairs = moved;
+    if (block.thread() == 0) *temp_storage.pairs = all.of[0];
     block.sync();
   }
 
