@@ -90,7 +90,7 @@ struct implementation<ops::sort_entries_t, Backend> {
     all.add_moved_columns(columns);
     all.flush();
     expects(visits <= 1, "sort_entries", "columns", columns.size(), "a device sorts eight planes and columns at most");
-    detail::unit_table const slots = list.data != nullptr ? detail::table_of(in.where, list) : detail::unit_table{};
+    detail::unit_table const slots = detail::table_of(in.where, list);
     detail::row_owners const rows = detail::owners_of(in.lanes.position, in.lanes);
     detail::launch_unless_fault(
         exec, launch_shape{rows.count(), exec.threads().row, detail::collective_bytes()},
