@@ -64,6 +64,11 @@ struct unit_users {
   }
 };
 
+/// The most units of a lane.
+[[nodiscard]] inline int most_units(cache const& in) {
+  return (in.lanes.capacity + in.where.unit_tokens - 1) / in.where.unit_tokens;
+}
+
 /// True if each row has a pool of its own, so that no unit has two users.
 [[nodiscard]] inline bool has_own_pools(cache const& in) {
   return of_all_slots(in).lanes.sequences == 1 &&
@@ -81,7 +86,7 @@ struct unit_users {
   row_owners const rows = owners_of(rows_of(in.where, in.where.table), in.lanes);
   cache const every = of_all_slots(in);
   row_owners const pools = pools_of(in, in.where.table);
-  int const most = (in.lanes.capacity + in.where.unit_tokens - 1) / in.where.unit_tokens;
+  int const most = most_units(in);
   expects(std::int64_t{rows.count()} * most < std::int64_t{std::numeric_limits<unsigned>::max()}, "apply",
           "lanes.capacity", in.lanes.capacity, "rows of a table have fewer than 2^32 units, in all");
   row_owners all = rows;
