@@ -104,7 +104,7 @@ struct kept_blocks_kernel {
       row[stay + g] = temp_storage.unit[storage.units - 1 - g];
     }
     block.sync();
-    users.mark(block, one, {stay, units - stay}, [row](int place) { return row[place]; });
+    users.mark(block, one, {stay, units - stay}, row);
   }
 
  private:

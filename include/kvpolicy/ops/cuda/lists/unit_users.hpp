@@ -29,13 +29,12 @@ struct unit_users {
     return static_cast<unsigned>(rows.row(owner)) * static_cast<unsigned>(most) + static_cast<unsigned>(place) + 1;
   }
 
-  /// Marks the units of a row of the call, by a block. `unit(place)` is one of them.
-  template <class Block, class Unit>
-  KVPOLICY_HD void mark(Block& block, lane owner, row_units has, Unit const& unit) const {
+  /// Marks the units of a row of the call, by a block.
+  template <class Block>
+  KVPOLICY_HD void mark(Block& block, lane owner, row_units has, int const* units) const {
     unsigned* const first = claims.of(owner);
     for (int i = block.thread(); first != nullptr && i < has.kept + has.gone; i += block.threads()) {
-      int const one = unit(i);
-      if (in_pool(one)) block.atomic_min(first + one, i < has.kept ? 0u : number(owner, i));
+      if (in_pool(units[i])) block.atomic_min(first + units[i], i < has.kept ? 0u : number(owner, i));
     }
   }
   /// Marks the units of the i-th row of all slots, unless the call has it.
