@@ -11,9 +11,8 @@ namespace detail {
 struct check_numbers {
   kvpolicy::lanes lanes;
   entry_numbers new_numbers;
-  device_error faults;
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
     int const count = new_numbers.count(one);
     if (count < 0 || count > lanes.committed(one)) report_fault(block, faults, fault::append_column, i, count);
@@ -83,7 +82,7 @@ struct implementation<ops::append_column_t, Backend> {
       return run_counted(exec, batch, new_numbers, column);
     int const most = new_numbers.counts.data != nullptr || new_numbers.entries > batch.capacity ? batch.capacity
                                                                                                 : new_numbers.entries;
-    detail::launch_each(exec, batch.size(), detail::check_numbers{batch, new_numbers, exec.faults()});
+    detail::launch_check(exec, batch.size(), detail::check_numbers{batch, new_numbers});
     detail::launch_each_unless_fault(exec, std::int64_t{batch.size()} * most,
                                      detail::append_number{batch, new_numbers, column, most});
   }

@@ -15,10 +15,9 @@ namespace detail {
 /// Records a fault for lanes that have another number of entries than the first lane of their sequence.
 struct unequal_counts_body {
   kvpolicy::lanes lanes;
-  device_error faults;
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
     int const count = lanes.committed(one);
     bool const equal = count == lanes.committed({one.sequence, lanes.layer_begin, 0});
@@ -83,7 +82,7 @@ struct implementation<ops::feature_sums_t, Backend> {
     lanes const& batch = scores.lanes;
     detail::check_aligned("feature_sums", "keys", from.rows);
     detail::check_aligned("feature_sums", memory, "memory");
-    detail::launch_each(exec, batch.size(), detail::unequal_counts_body{batch, exec.faults()});
+    detail::launch_check(exec, batch.size(), detail::unequal_counts_body{batch});
     key_sums const used = recorded.fits(batch, out.dims) ? recorded : key_sums{};
     detail::with_loads<8>(from.rows, [&](auto loads) {
       std::int64_t const all = std::int64_t{batch.sequences} * (batch.capacity + 1) * (out.dims / loads.width);

@@ -96,11 +96,10 @@ struct all_known {
 struct forget_bounds_of_lane {
   kvpolicy::lanes lanes;
   by_lane<int> known;
-  int first;  ///< the index of the sequence's first lane
   int position;
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = lanes.at(first + static_cast<int>(i));
+    lane const one = lanes.at(static_cast<int>(i));
     int const before = lane_entries{one, *lanes.count.row(one), 0, lanes.position.row(one)}.first_at(position);
     int& has = *known.row(one);
     if (before < has) has = before;
@@ -112,9 +111,8 @@ struct forget_bounds_of_lane {
 struct same_entries_in_runs {
   kvpolicy::lanes lanes;
   layer_runs runs;
-  device_error faults;
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     auto const index = static_cast<int>(i / lanes.capacity);
     auto const e = static_cast<int>(i % lanes.capacity);
     lane const one = lanes.at(index);
@@ -176,10 +174,8 @@ struct implementation<ops::forget_bounds_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, by_lane<int> const& known, int sequence, int position) {
     if (sequence < batch.sequence_begin || sequence >= batch.sequence_end()) return;
-    int const lanes_each = batch.layers() * batch.heads;
-    detail::launch_each_unless_fault(
-        exec, lanes_each,
-        detail::forget_bounds_of_lane{batch, known, (sequence - batch.sequence_begin) * lanes_each, position});
+    lanes const some = batch.sequences_only(sequence, sequence + 1);
+    detail::launch_each_unless_fault(exec, some.size(), detail::forget_bounds_of_lane{some, known, position});
   }
 };
 
@@ -194,7 +190,7 @@ struct implementation<ops::count_pages_t, Backend> {
     bool const layers_differ = batch.count.layer != 0 || batch.position.layer != 0;
     if (runs.length > 1 && layers_differ) {
       std::int64_t const entries = std::int64_t{batch.size()} * batch.capacity;
-      detail::launch_each(exec, entries, detail::same_entries_in_runs{batch, runs, exec.faults()});
+      detail::launch_check(exec, entries, detail::same_entries_in_runs{batch, runs});
     }
     int const most = detail::pages_for(batch.capacity, page);
     detail::launch_each(exec, batch.size() > most ? batch.size() : most,
