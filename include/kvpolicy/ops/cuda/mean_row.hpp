@@ -49,7 +49,7 @@ struct stretch_sums_kernel {
   template <class Block>
   KVPOLICY_HD void weigh(Block& block, lane one, int first, int count, float* weight) const {
     for (int i = warp_id(block); i < count; i += block.threads() / warp_size) {
-      float const scale = scale_at(rows, one, first + i);
+      float const scale = rows.scale(one, first + i);
       float const norm = needs_norms() ? norm_of(block, rows, one, first + i) : 0;
       if (lane_id(block) != 0) continue;
       weight[i] = how.unit ? scale * inverse_norm(norm) : scale;
