@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/ops/cuda/moves/move_lists.hpp>
+#include <kvpolicy/ops/cuda/lists/rows.hpp>
 #include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/rerotate.hpp>
 
@@ -79,25 +79,20 @@ struct pair_turn {
   }
 };
 
-/// Rotates the keys of a piece of a lane's entries, one block for each piece. A thread rotates one pair of channels of
-/// a run of entries.
-struct turn_kernel {
+/// Rotates the keys of a piece of a lane's entries. A thread rotates one pair of channels of a run of entries.
+struct turn_piece {
   kvpolicy::lanes lanes;
   plane keys;
   locator where;
   turn_tables tables;
   rope_style style;
-  int pieces;  ///< pieces of a lane
-  int entries_of_a_piece;
   std::int64_t first_byte;  ///< of a row, from which on its channels turn
   first_keys copies;        ///< the next kernel notes which of them were written
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = lanes.at(block.index() / pieces);
-    int const count = *lanes.count.row(one);
-    int const begin = block.index() % pieces * entries_of_a_piece;
-    int const end = count - begin < entries_of_a_piece ? count : begin + entries_of_a_piece;
+  KVPOLICY_HD void operator()(Block& block, lane one, ordinal_range piece) const {
+    int const begin = piece.begin;
+    int const end = min_op{}(*lanes.count.row(one), piece.end);
     int const wide = tables.pairs < block.threads() ? tables.pairs : block.threads();
     int const runs = block.threads() / wide;
     int const run = block.thread() / wide;
@@ -213,11 +208,9 @@ struct implementation<ops::rerotate_t, Backend> {
     tables.fine = tables.frequency + tables.pairs;
     detail::launch_each(exec, std::int64_t{detail::turn_tables::fine_steps} * tables.pairs,
                         detail::make_turn_tables{tables, how});
-    int const entries = exec.config().entries_of_a_block;
-    int const pieces = (batch.capacity + entries - 1) / entries;
-    detail::launch_unless_fault(exec, launch_shape{batch.size() * pieces, exec.threads().row, 0},
-                                detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries,
-                                                    turned.begin * in.k.channel_stride, first});
+    detail::launch_row_pieces(
+        exec, {batch, true, true, true}, batch.capacity,
+        detail::turn_piece{batch, in.k, in.where, tables, how.style, turned.begin * in.k.channel_stride, first});
     std::int64_t const all = std::int64_t{batch.size()} * batch.capacity;
     if (first.written.data != nullptr) {
       detail::launch_each_unless_fault(exec, all, detail::note_copies{batch, first.written});
