@@ -131,8 +131,7 @@ struct implementation<ops::replace_listed_t, Backend> {
     detail::few_columns const known = detail::known_columns(columns);
     bool launched = false;
     auto const launch = [&](detail::few_moved some) {
-      detail::split_columns(some, in.lanes.size(), exec.config());
-      int const slices = detail::slices_of(some);
+      int const slices = detail::split_columns(some, in.lanes.size(), exec.config());
       detail::launch_unless_fault(exec, launch_shape{in.lanes.size() * (slices + 1), exec.threads().row, 0},
                                   detail::replace_kernel{moves, in.where, slots, some, known, slices});
       slots = {};  // lists change once
@@ -140,7 +139,7 @@ struct implementation<ops::replace_listed_t, Backend> {
     };
     detail::moved_list rest(launch);
     if (list.data == nullptr) rest.add_planes(in);
-    rest.add_moved_columns(columns);
+    rest.add_columns(columns);
     rest.flush();
     if (!launched) launch(detail::few_moved{});
     detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), exec.threads().row, 0},

@@ -87,7 +87,7 @@ struct implementation<ops::sort_entries_t, Backend> {
     };
     detail::moved_list all(visit);
     if (list.data == nullptr) all.add_planes(in);
-    all.add_moved_columns(columns);
+    all.add_columns(columns);
     all.flush();
     expects(visits <= 1, "sort_entries", "columns", columns.size(), "a device sorts eight planes and columns at most");
     detail::unit_table const slots = detail::table_of(in.where, list);
