@@ -64,8 +64,8 @@ struct close_gap_kernel {
     int const of_a_lane = permute.slices + 1;
     int const i = block.index() / of_a_lane;
     int const slice = block.index() % of_a_lane - 1;
-    plain_barrier barrier;
-    if (slice >= 0) return permute.run(block, i, slice, barrier);
+    always_permitted permission;
+    if (slice >= 0) return permute.run(block, i, slice, permission);
     gap_moves const now = permute.moves.of(i);
     lane const one = permute.lanes.at(i);
     if (now.none() || list.units.data == nullptr || !leads_row(list.shares, permute.lanes, one)) return;

@@ -148,12 +148,12 @@ struct permute_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    plain_barrier barrier;
-    run(block, block.index() / slices, block.index() % slices, barrier);
+    always_permitted permission;
+    run(block, block.index() / slices, block.index() % slices, permission);
   }
-  /// Moves slice `slice` of lane i. Before the first call of `barrier` nothing is written.
-  template <class Block, class Barrier>
-  KVPOLICY_HD void run(Block& block, int i, int slice, Barrier& barrier) const {
+  /// Moves slice `slice` of lane i. Nothing is written before `permission` is asked.
+  template <class Block, class Permission>
+  KVPOLICY_HD void run(Block& block, int i, int slice, Permission& permission) const {
     auto const now = moves.of(i);
     if (now.none()) return;
     lane const one = lanes.at(i);
@@ -164,9 +164,9 @@ struct permute_kernel {
     moved_rows const& mine = what.of[item];
     if (mine.led_by(lanes, one)) {
       run_by_width(block, mine.width,
-                   tile_mover<decltype(now), Barrier&>{mine, where, one, now, begin, slice, barrier});
+                   tile_mover<decltype(now), Permission&>{mine, where, one, now, begin, slice, permission});
     }
-    if (barrier.permits(block) && first_slice && block.thread() == 0) lower_known(block, known, one, begin);
+    if (permission.permits(block) && first_slice && block.thread() == 0) lower_known(block, known, one, begin);
   }
 };
 
