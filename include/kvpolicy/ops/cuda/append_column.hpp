@@ -36,16 +36,6 @@ struct append_number {
   }
 };
 
-/// Calls visit(i, before) for each number of a lane that counts; `before` is how many of the numbers before it count.
-/// Returns how many count in all. One warp, all threads of it.
-template <class Block, class Visit>
-KVPOLICY_HD int visit_counted(Block& block, lanes const& batch, entry_numbers const& numbers,
-                              by_lane<float> const& column, lane one, Visit const& visit) {
-  int const all = numbers_of_committed(batch, numbers, column, one);  // of all threads, before one of them writes
-  int const newest = batch.newest(one);
-  return rank_by_warp(block, all, [&](int i) { return numbers.counts_at(one, i, newest); }, visit);
-}
-
 /// Checks, or writes, the numbers that count of one lane for each block of a warp.
 struct counted_numbers_kernel {
   kvpolicy::lanes lanes;
@@ -57,7 +47,10 @@ struct counted_numbers_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = lanes.at(block.index());
-    int const counted = visit_counted(block, lanes, new_numbers, column, one, [](int, int) {});
+    int const all = numbers_of_committed(lanes, new_numbers, column, one);  // of all threads, before one of them writes
+    int const newest = lanes.newest(one);
+    auto const counts = [&](int i) { return new_numbers.counts_at(one, i, newest); };
+    int const counted = rank_by_warp(block, all, counts, [](int, int) {});
     int const committed = lanes.committed(one);
     if (!writes) {
       int const count = new_numbers.count(one);
@@ -66,7 +59,7 @@ struct counted_numbers_kernel {
       return;
     }
     float* const to = column.row(one) + committed - counted;
-    visit_counted(block, lanes, new_numbers, column, one, [&](int i, int before) {
+    rank_by_warp(block, all, counts, [&](int i, int before) {
       to[before] = told_number{}(load(new_numbers.element, new_numbers.at(one, i)));
     });
   }

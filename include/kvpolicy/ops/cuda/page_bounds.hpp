@@ -153,19 +153,15 @@ struct implementation<ops::extend_bounds_t, Backend> {
   static void run(Executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to) {
     refuse(from);
     detail::check_aligned("extend_bounds", to);
-    detail::with_loads<4>(from.rows, [&](auto loads) { launch(exec, batch, from, to, loads); });
-    detail::launch_each_unless_fault(exec, batch.size(), detail::all_known{batch, to.known});
-  }
-
- private:
-  template <class Executor, class Loads>
-  static void launch(Executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to, Loads loads) {
     auto const threads = exec.threads().row;
     int const warps = threads / detail::warp_size;
     int const blocks = detail::count_blocks_per_lane(exec, batch.size(),
                                                      (detail::pages_for(batch.capacity, to.page) + warps - 1) / warps);
-    detail::launch_unless_fault(exec, launch_shape{batch.size() * blocks, threads, 0},
-                                detail::extend_bounds_kernel<Loads>{batch, from, to, loads, blocks});
+    detail::with_loads<4>(from.rows, [&](auto loads) {
+      detail::launch_unless_fault(exec, launch_shape{batch.size() * blocks, threads, 0},
+                                  detail::extend_bounds_kernel<decltype(loads)>{batch, from, to, loads, blocks});
+    });
+    detail::launch_each_unless_fault(exec, batch.size(), detail::all_known{batch, to.known});
   }
 };
 

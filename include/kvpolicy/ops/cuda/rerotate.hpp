@@ -100,16 +100,14 @@ struct turn_piece {
     int const entries = (end - begin + runs - 1) / runs;
     int const first = begin + run * entries;
     int const last = end - first < entries ? end : first + entries;
-    for (int pair = block.thread() % wide; pair < tables.pairs; pair += wide) turn_run(one, pair, first, last);
+    for (int pair = block.thread() % wide; pair < tables.pairs; pair += wide) {
+      pair_turn now{pair};
+      for (int e = first; e < last; e += entries_at_once) turn_few(one, now, e, last);
+    }
   }
 
  private:
   static constexpr int entries_at_once = 4;
-
-  KVPOLICY_HD void turn_run(lane one, int pair, int first, int last) const {
-    pair_turn now{pair};
-    for (int e = first; e < last; e += entries_at_once) turn_few(one, now, e, last);
-  }
 
   /// Rotates a few entries. All of them are loaded before the first is stored, so that the thread waits for memory
   /// once.

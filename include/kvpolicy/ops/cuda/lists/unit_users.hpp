@@ -68,16 +68,13 @@ struct unit_users {
   return (in.lanes.capacity + in.where.unit_tokens - 1) / in.where.unit_tokens;
 }
 
-/// True if each row has a pool of its own, so that no unit has two users.
-[[nodiscard]] inline bool has_own_pools(cache const& in) {
-  return of_all_slots(in).lanes.sequences == 1 &&
-         owners_of(rows_of(in.where, in.where.table), in.lanes).count() == pools_of(in, in.where.table).count();
-}
-
+/// The bytes of the marks; 0 if each row has a pool of its own, so that no unit has two users.
 [[nodiscard]] inline std::size_t users_bytes(cache const& in) {
-  if (!names_units(in.where) || has_own_pools(in)) return 0;
-  return static_cast<std::size_t>(in.where.units) * static_cast<std::size_t>(pools_of(in, in.where.table).count()) *
-         sizeof(unsigned);
+  if (!names_units(in.where)) return 0;
+  int const rows = owners_of(rows_of(in.where, in.where.table), in.lanes).count();
+  int const pools = pools_of(in, in.where.table).count();
+  if (of_all_slots(in).lanes.sequences == 1 && rows == pools) return 0;
+  return static_cast<std::size_t>(in.where.units) * static_cast<std::size_t>(pools) * sizeof(unsigned);
 }
 
 /// `memory` has users_bytes(in), or is null.
