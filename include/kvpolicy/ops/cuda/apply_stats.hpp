@@ -19,20 +19,14 @@ KVPOLICY_HD void add_to_stats(Block& block, std::int64_t* number, std::int64_t m
 
 struct zero_stats {
   apply_stats* stats;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t) const {
-    *stats = {};
-  }
+  KVPOLICY_HD void operator()(std::int64_t) const { *stats = {}; }
 };
 
 struct add_counter {
   std::int64_t const* from;
   std::int64_t* to;
   bool anew;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    to[i] = from[i] + (anew ? 0 : to[i]);
-  }
+  KVPOLICY_HD void operator()(std::int64_t i) const { to[i] = from[i] + (anew ? 0 : to[i]); }
 };
 
 /// Counts the tokens in whole units behind the kept entries of all lanes that share a row of the table, one block for

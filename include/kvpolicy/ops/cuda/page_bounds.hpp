@@ -86,8 +86,7 @@ struct extend_bounds_kernel {
 struct all_known {
   kvpolicy::lanes lanes;
   by_lane<int> known;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
     *known.row(one) = lanes.committed(one);
   }
@@ -97,8 +96,7 @@ struct forget_bounds_of_lane {
   kvpolicy::lanes lanes;
   by_lane<int> known;
   int position;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
     int const before = lane_entries{one, *lanes.count.row(one), 0, lanes.position.row(one)}.first_at(position);
     int& has = *known.row(one);
@@ -133,8 +131,7 @@ struct count_pages_each {
   kvpolicy::lanes pages;
   int page;
   int most;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t at) const {
+  KVPOLICY_HD void operator()(std::int64_t at) const {
     int const i = static_cast<int>(at);
     if (i < lanes.size()) *pages.count.row(lanes.at(i)) = pages_for(lanes.committed(lanes.at(i)), page);
     if (i < most) pages.position.row(lanes.at(0))[i] = i;

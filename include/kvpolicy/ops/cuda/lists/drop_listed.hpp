@@ -77,8 +77,7 @@ struct close_gap_kernel {
 struct decrease_counts {
   gap_lanes moves;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = moves.lanes.at(static_cast<int>(i));
     if (!leads_row(moves.lanes.count, moves.lanes, one)) return;
     *moves.lanes.count.row(one) -= listed_for(moves.keep, moves.lanes, static_cast<int>(i)).count;

@@ -156,10 +156,7 @@ struct check_claims_kernel {
 
 struct clear_claims {
   unsigned* first;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    first[i] = unit_claims::nobody;
-  }
+  KVPOLICY_HD void operator()(std::int64_t i) const { first[i] = unit_claims::nobody; }
 };
 
 }  // namespace detail

@@ -50,8 +50,7 @@ struct hide_all {
   row_owners rows;
   std::int64_t of_row;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = rows.at(static_cast<int>(i / of_row));
     std::int64_t const at = i % of_row;
     if (mask.form != mask_form::bits) {
