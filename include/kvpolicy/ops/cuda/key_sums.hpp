@@ -19,6 +19,7 @@ struct key_adder {
   Loads loads;
 
   static constexpr int width = Loads::width;
+  static constexpr int ahead = 4;  ///< loads of rows that are in flight at once
 
   /// Behind the last lane, the last one is loaded again and not added.
   KVPOLICY_HD void add(int sequence, int entry, int first, float* sum) const {
@@ -36,9 +37,6 @@ struct key_adder {
       }
     }
   }
-
- private:
-  static constexpr int ahead = 4;  ///< loads of rows that are in flight at once
 };
 
 /// Records a few channels of an entry that have no sum yet, unless a lane does not have the entry.

@@ -23,8 +23,6 @@ struct ring_append_kernel {
   query_view from;
   query_ring_view ring;
 
-  static constexpr std::size_t shared = collective_bytes();
-
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = batch.at(block.index());
@@ -95,8 +93,7 @@ struct implementation<ops::ring_append_t, Backend> {
   static void run(Executor& exec, lanes const& batch, query_view const& from, query_ring_view const& ring) {
     if (from.rows == 0) return;
     detail::check_aligned("ring_append", from);
-    detail::launch_unless_fault(exec,
-                                launch_shape{batch.size(), exec.threads().row, detail::ring_append_kernel::shared},
+    detail::launch_unless_fault(exec, launch_shape{batch.size(), exec.threads().row, detail::collective_bytes()},
                                 detail::ring_append_kernel{batch, from, ring});
   }
 };

@@ -64,7 +64,7 @@ struct drop_check {
     auto const place = static_cast<int>(i % users.most);
     if (place * users.where.unit_tokens >= *stale.lanes.count.row(owner)) return;
     int const unit = users.where.list(owner)[place];
-    if (!users.in_pool(unit)) report_fault(block, faults, fault::table_unit, stale.lanes.index(owner), unit);
+    if (!users.claims.in_pool(unit)) report_fault(block, faults, fault::table_unit, stale.lanes.index(owner), unit);
   }
 };
 
@@ -75,8 +75,6 @@ struct kept_blocks_kernel {
   unit_table table;
   unit_storage storage;
   unit_users users;
-
-  [[nodiscard]] static std::size_t shared_bytes() { return collective_bytes(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -218,10 +216,10 @@ struct implementation<ops::drop_units_t, Backend> {
     detail::unit_table const table = detail::table_of(in.where, edit.list);
     detail::kept_blocks_kernel const blocks{{keep, in.lanes}, table, storage, users};
     auto const threads = exec.threads().lane;
-    detail::launch_unless_fault(exec, launch_shape{in.lanes.size() + users.others(), threads, blocks.shared_bytes()},
-                                blocks);
+    detail::launch_unless_fault(
+        exec, launch_shape{in.lanes.size() + users.others(), threads, detail::collective_bytes()}, blocks);
     detail::permute_lanes(exec, storage, in, columns, false);
-    detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), threads, blocks.shared_bytes()},
+    detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), threads, detail::collective_bytes()},
                                 detail::list_gone_kernel<Shared>{
                                     in.lanes, edit, table, reinterpret_cast<std::uint64_t*>(entries), storage, users});
   }

@@ -23,7 +23,6 @@ struct unit_users {
   [[nodiscard]] KVPOLICY_HD int others() const {
     return claims.first == nullptr || all.lanes.sequences == rows.lanes.sequences ? 0 : all.count();
   }
-  [[nodiscard]] KVPOLICY_HD bool in_pool(int unit) const { return unit >= 0 && unit < claims.units; }
   /// The number of a place in a row of the call.
   [[nodiscard]] KVPOLICY_HD unsigned number(lane owner, int place) const {
     return static_cast<unsigned>(rows.row(owner)) * static_cast<unsigned>(most) + static_cast<unsigned>(place) + 1;
@@ -34,7 +33,7 @@ struct unit_users {
   KVPOLICY_HD void mark(Block& block, lane owner, row_units has, int const* units) const {
     unsigned* const first = claims.of(owner);
     for (int i = block.thread(); first != nullptr && i < has.kept + has.gone; i += block.threads()) {
-      if (in_pool(units[i])) block.atomic_min(first + units[i], i < has.kept ? 0u : number(owner, i));
+      if (claims.in_pool(units[i])) block.atomic_min(first + units[i], i < has.kept ? 0u : number(owner, i));
     }
   }
   /// Marks the units of the i-th row of all slots, unless the call has it.
@@ -53,13 +52,13 @@ struct unit_users {
     unsigned* const first = claims.of(owner);
     int const* const units = where_of_all.list(owner);
     for (int u = block.thread(); u * where.unit_tokens < count; u += block.threads()) {
-      if (in_pool(units[u])) block.atomic_min(first + units[u], 0u);
+      if (claims.in_pool(units[u])) block.atomic_min(first + units[u], 0u);
     }
   }
   /// True if a unit that a place gave up is nobody's now, and no place before it gave it up, too.
   [[nodiscard]] KVPOLICY_HD bool falls_free(lane owner, int place, int unit) const {
     unsigned const* const first = claims.of(owner);
-    return first == nullptr || !in_pool(unit) || first[unit] == number(owner, place);
+    return first == nullptr || !claims.in_pool(unit) || first[unit] == number(owner, place);
   }
 };
 
