@@ -11,12 +11,6 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Adds to a number of the statistics, from any block. Integer sums do not depend on their order.
-template <class Block>
-KVPOLICY_HD void add_to_stats(Block& block, std::int64_t* number, std::int64_t more) {
-  if (more != 0) block.atomic_add(reinterpret_cast<std::uint64_t*>(number), static_cast<std::uint64_t>(more));
-}
-
 struct zero_stats {
   apply_stats* stats;
   KVPOLICY_HD void operator()(std::int64_t) const { *stats = {}; }

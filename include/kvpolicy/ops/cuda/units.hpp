@@ -148,7 +148,7 @@ struct list_gone_kernel {
   kvpolicy::lanes lanes;
   list_edit<Shared> edit;
   unit_table table;
-  std::uint64_t* entries;  ///< increased by the entries in freed blocks; may be null
+  std::int64_t* entries;  ///< increased by the entries in freed blocks; may be null
   unit_storage storage;
   unit_users users;
 
@@ -180,7 +180,7 @@ struct list_gone_kernel {
       if (is_free && edit.freed.unit.data != nullptr) edit.freed.unit.row(one)[to] = unit[at];
       if (at < gone && !is_free && edit.released.unit.data != nullptr) edit.released.unit.row(one)[at - to] = unit[at];
       if (is_free && entries != nullptr) {
-        block.atomic_add(entries, static_cast<std::uint64_t>((at == gone - 1 ? last : tokens) * lanes_of_row));
+        add_to_stats(block, entries, (at == gone - 1 ? last : tokens) * lanes_of_row);
       }
       freed += before.all;
     }
@@ -220,8 +220,7 @@ struct implementation<ops::drop_units_t, Backend> {
         exec, launch_shape{in.lanes.size() + users.others(), threads, detail::collective_bytes()}, blocks);
     detail::permute_lanes(exec, storage, in, columns, false);
     detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), threads, detail::collective_bytes()},
-                                detail::list_gone_kernel<Shared>{
-                                    in.lanes, edit, table, reinterpret_cast<std::uint64_t*>(entries), storage, users});
+                                detail::list_gone_kernel<Shared>{in.lanes, edit, table, entries, storage, users});
   }
 };
 

@@ -177,9 +177,7 @@ struct rewrite_kernel {
   KVPOLICY_HD void report_freed(Block& block, lane this_lane, three_counts const& now) const {
     unit_row::of(edit.freed, this_lane).set_count(now.of[freed_unit]);
     unit_row::of(edit.released, this_lane).set_count(now.of[released]);
-    if (freed == nullptr || now.of[freed_unit] == 0) return;
-    std::int64_t const entries = std::int64_t{now.of[freed_unit]} * rows.sharers();
-    block.atomic_add(reinterpret_cast<std::uint64_t*>(freed), static_cast<std::uint64_t>(entries));
+    if (freed != nullptr) add_to_stats(block, freed, std::int64_t{now.of[freed_unit]} * rows.sharers());
   }
 };
 

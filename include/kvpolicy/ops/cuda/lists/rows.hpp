@@ -104,6 +104,12 @@ struct three_counts {
   static constexpr int bits = 20;
 };
 
+/// Adds to a number of the statistics, from any block. Integer sums do not depend on their order.
+template <class Block>
+KVPOLICY_HD void add_to_stats(Block& block, std::int64_t* number, std::int64_t more) {
+  if (more != 0) block.atomic_add(reinterpret_cast<std::uint64_t*>(number), static_cast<std::uint64_t>(more));
+}
+
 /// How many pieces a lane's entries have. There is at least one, since its block may also handle other data of the
 /// lane.
 template <class Executor>
