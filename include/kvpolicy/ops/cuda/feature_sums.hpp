@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <kvpolicy/ops/cuda/attention/query_rows.hpp>
 #include <kvpolicy/ops/cuda/key_sums.hpp>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/cuda/run/page_loads.hpp>
 #include <kvpolicy/ops/feature_sums.hpp>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/cuda/run/page_loads.hpp>
 #include <kvpolicy/ops/key_sums.hpp>

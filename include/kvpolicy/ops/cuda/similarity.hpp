@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/moves/row_numbers.hpp>
+#include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/cuda/run/page_launches.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
 #include <kvpolicy/ops/similarity.hpp>

@@ -86,7 +86,7 @@ struct listed_row {
   return listed_for(keep, keep.lanes, keep.lanes.index(this_lane));
 }
 
-/// Three counts below 2^20, which are packed into one number for a prefix sum over a block.
+/// Three counts. What a block adds to them is packed into one number for a prefix sum: less than 2^20 to each.
 struct three_counts {
   int of[3] = {};
 
