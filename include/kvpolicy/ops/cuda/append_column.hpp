@@ -11,9 +11,8 @@ namespace detail {
 struct check_numbers {
   kvpolicy::lanes lanes;
   entry_numbers new_numbers;
-  device_error faults;
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
     int const count = new_numbers.count(one);
     if (count < 0 || count > lanes.committed(one)) report_fault(block, faults, fault::append_column, i, count);
@@ -26,8 +25,7 @@ struct append_number {
   entry_numbers new_numbers;
   by_lane<float> column;
   int most;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i / most));
     int const e = static_cast<int>(i % most);
     int const count = new_numbers.count(one);
@@ -36,16 +34,6 @@ struct append_number {
         told_number{}(load(new_numbers.element, new_numbers.at(one, e)));
   }
 };
-
-/// Calls visit(i, before) for each number of a lane that counts; `before` is how many of the numbers before it count.
-/// Returns how many count in all. One warp, all threads of it.
-template <class Block, class Visit>
-KVPOLICY_HD int visit_counted(Block& block, lanes const& batch, entry_numbers const& numbers,
-                              by_lane<float> const& column, lane one, Visit const& visit) {
-  int const all = numbers_of_committed(batch, numbers, column, one);  // of all threads, before one of them writes
-  int const newest = batch.newest(one);
-  return rank_by_warp(block, all, [&](int i) { return numbers.counts_at(one, i, newest); }, visit);
-}
 
 /// Checks, or writes, the numbers that count of one lane for each block of a warp.
 struct counted_numbers_kernel {
@@ -58,7 +46,10 @@ struct counted_numbers_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = lanes.at(block.index());
-    int const counted = visit_counted(block, lanes, new_numbers, column, one, [](int, int) {});
+    int const all = numbers_of_committed(lanes, new_numbers, column, one);  // of all threads, before one of them writes
+    int const newest = lanes.newest(one);
+    auto const counts = [&](int i) { return new_numbers.counts_at(one, i, newest); };
+    int const counted = rank_by_warp(block, all, counts, [](int, int) {});
     int const committed = lanes.committed(one);
     if (!writes) {
       int const count = new_numbers.count(one);
@@ -67,7 +58,7 @@ struct counted_numbers_kernel {
       return;
     }
     float* const to = column.row(one) + committed - counted;
-    visit_counted(block, lanes, new_numbers, column, one, [&](int i, int before) {
+    rank_by_warp(block, all, counts, [&](int i, int before) {
       to[before] = told_number{}(load(new_numbers.element, new_numbers.at(one, i)));
     });
   }
@@ -83,7 +74,7 @@ struct implementation<ops::append_column_t, Backend> {
       return run_counted(exec, batch, new_numbers, column);
     int const most = new_numbers.counts.data != nullptr || new_numbers.entries > batch.capacity ? batch.capacity
                                                                                                 : new_numbers.entries;
-    detail::launch_each(exec, batch.size(), detail::check_numbers{batch, new_numbers, exec.faults()});
+    detail::launch_check(exec, batch.size(), detail::check_numbers{batch, new_numbers});
     detail::launch_each_unless_fault(exec, std::int64_t{batch.size()} * most,
                                      detail::append_number{batch, new_numbers, column, most});
   }

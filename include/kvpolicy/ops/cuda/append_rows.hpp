@@ -10,6 +10,7 @@
 #include <kvpolicy/ops/cuda/admission/release_pages.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/cuda/admission/window_counts.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/cuda/admission/window_rows.hpp>    // IWYU pragma: export
+#include <kvpolicy/ops/cuda/lists/rows.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -31,16 +32,8 @@ struct promoted_source {
   [[nodiscard]] KVPOLICY_HD int const* listed(int index) const { return ordinal + offset[index]; }
   /// How many of a lane's listed ordinals are promoted: those below `below`, where it is given.
   [[nodiscard]] KVPOLICY_HD int going(int index, lane this_lane) const {
-    int const* const all = listed(index);
-    int begin = 0;
-    int end = static_cast<int>(offset[index + 1] - offset[index]);
-    if (below == nullptr) return end;
-    while (begin < end) {
-      int const middle = begin + (end - begin) / 2;
-      (all[middle] < below[this_lane.sequence] ? begin : end) =
-          all[middle] < below[this_lane.sequence] ? middle + 1 : middle;
-    }
-    return begin;
+    listed_row const all{listed(index), static_cast<int>(offset[index + 1] - offset[index])};
+    return below != nullptr ? all.before(below[this_lane.sequence]) : all.count;
   }
 };
 

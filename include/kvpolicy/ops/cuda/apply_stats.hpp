@@ -11,32 +11,16 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Adds to a number of the statistics, from any block. Integer sums do not depend on their order.
-template <class Block>
-KVPOLICY_HD void add_to_stats(Block& block, std::int64_t* number, std::int64_t more) {
-  if (more != 0) block.atomic_add(reinterpret_cast<std::uint64_t*>(number), static_cast<std::uint64_t>(more));
-}
-
-struct clear_stats_kernel {
+struct zero_stats {
   apply_stats* stats;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    if (block.thread() > 0) return;
-    stats->logical_kept = 0;
-    stats->physical_freed = 0;
-    stats->attended_length = 0;
-  }
+  KVPOLICY_HD void operator()(std::int64_t) const { *stats = {}; }
 };
 
-struct add_counters_kernel {
+struct add_counter {
   std::int64_t const* from;
-  int count;
   std::int64_t* to;
   bool anew;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    for (int i = block.thread(); i < count; i += block.threads()) to[i] = from[i] + (anew ? 0 : to[i]);
-  }
+  KVPOLICY_HD void operator()(std::int64_t i) const { to[i] = from[i] + (anew ? 0 : to[i]); }
 };
 
 /// Counts the tokens in whole units behind the kept entries of all lanes that share a row of the table, one block for
@@ -79,8 +63,7 @@ struct free_tails_kernel {
     after = min_op{}(block.reduce(storage, after, max_op{}), before);
     row_units const has{units(after), units(before) - units(after)};
     if (of_rows != nullptr) {
-      int const* const unit = users.where.list(owner);
-      users.mark(block, owner, has, [unit](int place) { return unit[place]; });
+      users.mark(block, owner, has, users.where.list(owner));
       if (block.thread() == 0) of_rows[r] = has;
     } else if (block.thread() == 0) {
       add_to_stats(block, freed, std::int64_t{has.gone} * tokens_of_unit());
@@ -107,29 +90,6 @@ struct free_tails_kernel {
   }
 };
 
-/// What one lane adds to the statistics, for a keep set that lists kept entries.
-struct stats_of_kept {
-  keep_set keep;
-  kvpolicy::lanes lanes;
-  bool masked;
-  [[nodiscard]] KVPOLICY_HD apply_stats operator()(lane one) const {
-    int const count = *lanes.count.row(one);
-    bool const whole = masked && count > 0;
-    return {listed_for(keep, one).count, 0, whole ? std::int64_t{lanes.position.row(one)[count - 1]} + 1 : count};
-  }
-};
-
-/// What one lane adds to the statistics, for a keep set that lists dropped entries.
-struct stats_of_dropped {
-  keep_set keep;
-  kvpolicy::lanes lanes;
-  [[nodiscard]] KVPOLICY_HD apply_stats operator()(lane one) const {
-    std::int64_t const dropped = listed_for(keep, one).count;
-    int const segment = segment_of(keep.lanes, keep.decides, keep.lanes.index(one));
-    return {keep.entry_count[segment] - dropped, dropped, *lanes.count.row(one)};
-  }
-};
-
 struct add_stats {
   [[nodiscard]] KVPOLICY_HD apply_stats operator()(apply_stats const& a, apply_stats const& b) const {
     return {a.logical_kept + b.logical_kept, a.physical_freed + b.physical_freed,
@@ -138,18 +98,19 @@ struct add_stats {
 };
 
 /// Adds up the statistics of lanes, one thread for each lane. Each block adds its sums with one atomic for each number.
-template <class Source>
 struct stats_kernel {
-  lanes batch;
-  Source of;
+  keep_set keep;
+  kvpolicy::lanes lanes;
+  bool dropped;  ///< the keep set lists dropped entries
+  bool masked;
   apply_stats* stats;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     apply_stats sum;
     int const step = block.blocks() * block.threads();
-    for (int i = block.index() * block.threads() + block.thread(); i < batch.size(); i += step) {
-      sum = add_stats{}(sum, of(batch.at(i)));
+    for (int i = block.index() * block.threads() + block.thread(); i < keep.lanes.size(); i += step) {
+      sum = add_stats{}(sum, of(keep.lanes.at(i)));
     }
     sum = block.reduce(shared_arena(block).take<collective_storage>(1), sum, add_stats{});
     if (block.thread() > 0) return;
@@ -157,15 +118,25 @@ struct stats_kernel {
     add_to_stats(block, &stats->physical_freed, sum.physical_freed);
     add_to_stats(block, &stats->attended_length, sum.attended_length);
   }
+
+ private:
+  /// What one lane adds.
+  [[nodiscard]] KVPOLICY_HD apply_stats of(lane one) const {
+    std::int64_t const listed = listed_for(keep, one).count;
+    int const count = *lanes.count.row(one);
+    if (dropped) {
+      return {keep.entry_count[segment_of(keep.lanes, keep.decides, keep.lanes.index(one))] - listed, listed, count};
+    }
+    bool const whole = masked && count > 0;
+    return {listed, 0, whole ? std::int64_t{lanes.position.row(one)[count - 1]} + 1 : count};
+  }
 };
 
-template <class Executor, class Source>
-void launch_stats(Executor& exec, lanes const& batch, Source const& of, apply_stats* stats) {
+template <class Executor>
+void launch_stats(Executor& exec, stats_kernel const& kernel) {
   auto const threads = exec.threads().lane;
-  int const wanted = (batch.size() + threads - 1) / threads;
-  int const most = exec.config().processors;
-  launch_unless_fault(exec, launch_shape{wanted < most ? wanted : most, threads, collective_bytes()},
-                      stats_kernel<Source>{batch, of, stats});
+  int const blocks = min_op{}((kernel.keep.lanes.size() + threads - 1) / threads, exec.config().processors);
+  launch_unless_fault(exec, launch_shape{blocks, threads, collective_bytes()}, kernel);
 }
 
 }  // namespace detail
@@ -174,7 +145,7 @@ template <kernel_backend Backend>
 struct implementation<ops::clear_stats_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, apply_stats* stats) {
-    detail::launch_unless_fault(exec, launch_shape{}, detail::clear_stats_kernel{stats});
+    detail::launch_each_unless_fault(exec, 1, detail::zero_stats{stats});
   }
 };
 
@@ -182,7 +153,7 @@ template <kernel_backend Backend>
 struct implementation<ops::add_counters_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, std::int64_t const* from, int count, std::int64_t* to, bool anew) {
-    detail::launch_unless_fault(exec, launch_shape{}, detail::add_counters_kernel{from, count, to, anew});
+    detail::launch_each_unless_fault(exec, count, detail::add_counter{from, to, anew});
   }
 };
 
@@ -216,7 +187,7 @@ template <kernel_backend Backend>
 struct implementation<ops::count_kept_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, lanes const& batch, bool masked, apply_stats* stats) {
-    detail::launch_stats(exec, keep.lanes, detail::stats_of_kept{keep, batch, masked}, stats);
+    detail::launch_stats(exec, detail::stats_kernel{keep, batch, false, masked, stats});
   }
 };
 
@@ -224,8 +195,8 @@ template <kernel_backend Backend>
 struct implementation<ops::count_dropped_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, lanes const& batch, apply_stats* stats) {
-    detail::launch_unless_fault(exec, launch_shape{}, detail::clear_stats_kernel{stats});
-    detail::launch_stats(exec, keep.lanes, detail::stats_of_dropped{keep, batch}, stats);
+    detail::launch_each_unless_fault(exec, 1, detail::zero_stats{stats});
+    detail::launch_stats(exec, detail::stats_kernel{keep, batch, true, false, stats});
   }
 };
 

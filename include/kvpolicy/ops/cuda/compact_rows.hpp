@@ -27,23 +27,23 @@ struct compact_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     counting_storage const shared(block);
-    checking_barrier barrier{*this, shared.collective};
+    checked_lanes checked{*this, shared.collective};
     int const mine = block.index() / permute.slices;
     if (stale_check{permute.lanes, permute.moves.keep}.fits(mine)) {
-      permute.run(block, mine, block.index() % permute.slices, barrier);
+      permute.run(block, mine, block.index() % permute.slices, checked);
     }
-    bool const refused = !barrier.permits(block);
+    bool const refused = !checked.permits(block);
     if (!last_block(block, ticket, shared.last) || refused) return;
     set_count const set{permute.lanes, counts, permute.moves.keep};
-    for (int i = block.thread(); i < counts.count(); i += block.threads()) set(block, i);
+    for (int i = block.thread(); i < counts.count(); i += block.threads()) set(i);
     for (int s = permute.lanes.sequence_begin; s < permute.lanes.sequence_end(); ++s) {
       raise_epochs_of(block, permute.lanes, s, permute.moves.keep.epochs);
     }
   }
 
  private:
-  /// A barrier whose first call checks all lanes.
-  struct checking_barrier {
+  /// The permission of a move, which checks all lanes when it is first asked.
+  struct checked_lanes {
     compact_kernel const& kernel;
     collective_storage* storage;
     bool checked = false;
@@ -51,12 +51,6 @@ struct compact_kernel {
 
     [[nodiscard]] KVPOLICY_HD bool may_read() const { return checked || !kernel.faults.raised(); }
 
-    template <class Block>
-    [[nodiscard]] KVPOLICY_HD bool operator()(Block& block) {
-      static_cast<void>(permits(block));
-      block.sync();
-      return passed;
-    }
     template <class Block>
     [[nodiscard]] KVPOLICY_HD bool permits(Block& block) {
       if (!checked) passed = block.reduce(storage, kernel.finds_fault(block) ? 1 : 0, max_op{}) == 0;

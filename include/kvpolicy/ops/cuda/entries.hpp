@@ -158,33 +158,18 @@ struct truncate_kernel {
   }
 };
 
-/// Checks that a sequence has so many drafts.
-struct commit_check {
+/// Checks that a sequence has so many drafts, and commits them if `writes`. By one thread.
+struct commit_drafts {
   kvpolicy::lanes lanes;
   int sequence;
   int tokens;
+  bool writes;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t) const {
-    if (tokens > *lanes.drafts(sequence)) report_fault(block, faults, fault::commit_drafts, sequence, tokens);
-  }
-};
-
-/// Commits drafts, by one thread.
-struct commit_kernel {
-  kvpolicy::lanes lanes;
-  int sequence;
-  int tokens;
-  device_error faults;
-
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    if (block.thread() != 0) return;
-    if (tokens > *lanes.drafts(sequence)) {
-      report_fault(block, faults, fault::commit_drafts, sequence, tokens);
-    } else {
-      *lanes.drafts(sequence) -= tokens;
-    }
+    int& drafts = *lanes.drafts(sequence);
+    if (tokens > drafts) return report_fault(block, faults, fault::commit_drafts, sequence, tokens);
+    if (writes) drafts -= tokens;
   }
 };
 
@@ -193,8 +178,7 @@ struct set_count {
   row_owners counts;
   keep_set keep;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = counts.at(static_cast<int>(i));
     int const drafts = lanes.in_flight != nullptr ? *lanes.drafts(one.sequence) : 0;
     *lanes.count.row(one) = listed_for(keep, lanes, lanes.index(one)).count + drafts;
@@ -255,14 +239,15 @@ struct implementation<ops::commit_entries_t, Backend> {
   template <class Executor>
   static void refuse(Executor& exec, lanes const& batch, int sequence, int tokens) {
     check(batch, tokens);
-    if (tokens > 0) detail::launch_check(exec, 1, detail::commit_check{batch, sequence, tokens});
+    if (tokens > 0) detail::launch_check(exec, 1, detail::commit_drafts{batch, sequence, tokens, false});
   }
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, int sequence, int tokens) {
     check(batch, tokens);
     if (tokens == 0) return;
-    detail::launch_unless_fault(exec, launch_shape{}, detail::commit_kernel{batch, sequence, tokens, exec.faults()});
+    detail::commit_drafts const commit{batch, sequence, tokens, true};
+    detail::launch_each_unless_fault(exec, 1, detail::check_body<detail::commit_drafts>{exec.faults(), commit});
   }
 
  private:

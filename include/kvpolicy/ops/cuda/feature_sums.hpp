@@ -7,7 +7,7 @@
 #include <kvpolicy/ops/cuda/key_sums.hpp>
 #include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
-#include <kvpolicy/ops/cuda/run/page_launches.hpp>
+#include <kvpolicy/ops/cuda/run/page_loads.hpp>
 #include <kvpolicy/ops/feature_sums.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -16,10 +16,9 @@ namespace detail {
 /// Records a fault for lanes that have another number of entries than the first lane of their sequence.
 struct unequal_counts_body {
   kvpolicy::lanes lanes;
-  device_error faults;
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
     int const count = lanes.committed(one);
     bool const equal = count == lanes.committed({one.sequence, lanes.layer_begin, 0});
@@ -27,30 +26,29 @@ struct unequal_counts_body {
   }
 };
 
-/// Writes `Each` channels, from `first` on, of entry `row - 1`, recorded or summed, or of the query memory if `row` is
+/// Writes a few channels, from `first` on, of entry `row - 1`, recorded or summed, or of the query memory if `row` is
 /// 0.
-template <int Each, bool Fp8 = false>
+template <class Loads>
 struct feature_sums_body {
-  key_adder<Each, Fp8> adder;
+  key_adder<Loads> adder;
   query_view memory;
   key_sums recorded;  ///< `each` is 0: nothing is recorded
   token_features out;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     kvpolicy::lanes const& lanes = adder.lanes;
-    int const pieces = out.dims / Each;
-    int const first = static_cast<int>(i % pieces) * Each;
+    int const pieces = out.dims / adder.width;
+    int const first = static_cast<int>(i % pieces) * adder.width;
     int const row = static_cast<int>(i / pieces % (lanes.capacity + 1));
     int const sequence = static_cast<int>(i / pieces / (lanes.capacity + 1));
-    float sum[static_cast<std::size_t>(Each)] = {};
+    float sum[static_cast<std::size_t>(adder.width)] = {};
     if (row == 0) {
       add_memory(sequence, first, sum);
     } else if (row - 1 < lanes.committed({lanes.sequence_begin + sequence, lanes.layer_begin, 0})) {
       if (!read_recorded(sequence, row - 1, first, sum)) adder.add(sequence, row - 1, first, sum);
     }
     float* const to = out.row(sequence, row) + first;
-    for (int e = 0; e < Each; ++e) to[e] = sum[e];
+    for (int e = 0; e < adder.width; ++e) to[e] = sum[e];
   }
 
  private:
@@ -59,7 +57,7 @@ struct feature_sums_body {
     for (int layer = lanes.layer_begin; layer < lanes.layer_end; ++layer) {
       for (int head = 0; head < memory.heads; ++head) {
         std::byte const* const at = memory.at({lanes.sequence_begin + sequence, layer, 0}, head, 0);
-        for (int e = 0; e < Each; ++e)
+        for (int e = 0; e < adder.width; ++e)
           sum[e] += element_at(memory.element, at + (first + e) * bytes_of(memory.element));
       }
     }
@@ -67,7 +65,7 @@ struct feature_sums_body {
 
   KVPOLICY_HD bool read_recorded(int sequence, int entry, int first, float* sum) const {
     if (recorded.each == 0 || !key_sums::is_recorded(*recorded.at(adder.lanes, sequence, entry, first))) return false;
-    for (int e = 0; e < Each; ++e) sum[e] += *recorded.at(adder.lanes, sequence, entry, first + e);
+    for (int e = 0; e < adder.width; ++e) sum[e] += *recorded.at(adder.lanes, sequence, entry, first + e);
     return true;
   }
 };
@@ -84,12 +82,12 @@ struct implementation<ops::feature_sums_t, Backend> {
     lanes const& batch = scores.lanes;
     detail::check_aligned("feature_sums", "keys", from.rows);
     detail::check_aligned("feature_sums", memory, "memory");
-    detail::launch_each(exec, batch.size(), detail::unequal_counts_body{batch, exec.faults()});
+    detail::launch_check(exec, batch.size(), detail::unequal_counts_body{batch});
     key_sums const used = recorded.fits(batch, out.dims) ? recorded : key_sums{};
-    detail::by_pieces(from.rows, [&]<int Each, bool Fp8>() {
-      std::int64_t const all = std::int64_t{batch.sequences} * (batch.capacity + 1) * (out.dims / Each);
-      detail::launch_each_unless_fault(exec, all,
-                                       detail::feature_sums_body<Each, Fp8>{{batch, from}, memory, used, out});
+    detail::with_loads<8>(from.rows, [&](auto loads) {
+      std::int64_t const all = std::int64_t{batch.sequences} * (batch.capacity + 1) * (out.dims / loads.width);
+      detail::launch_each_unless_fault(
+          exec, all, detail::feature_sums_body<decltype(loads)>{{batch, from, loads}, memory, used, out});
     });
   }
 };

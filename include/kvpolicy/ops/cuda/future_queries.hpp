@@ -10,10 +10,7 @@ namespace detail {
 
 struct future_queries_body {
   turn_future_pair turn;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    turn(i);
-  }
+  KVPOLICY_HD void operator()(std::int64_t i) const { turn(i); }
 };
 
 }  // namespace detail

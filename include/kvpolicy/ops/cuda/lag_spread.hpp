@@ -58,8 +58,7 @@ struct lag_spread_kernel {
 
  private:
   [[nodiscard]] KVPOLICY_HD float number(lane one, int e, int d) const {
-    float const value = number_at(rows, one, e, d);
-    return rows.rows.scales.data != nullptr ? value * rows.scale(one, e) : value;
+    return number_at(rows, one, e, d) * rows.scale(one, e);
   }
 
   /// The bounds of entries [begin, begin + lag): each warp finds those of some of them.

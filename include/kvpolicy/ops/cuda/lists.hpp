@@ -44,8 +44,7 @@ struct relist_check {
 struct relist_position {
   relisting of;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = of.rows.at(of.sequence, static_cast<int>(i / of.length));
     auto const p = static_cast<int>(i % of.length);
     int const* const position = of.lanes.position.row(one);

@@ -38,29 +38,26 @@ struct stretch_sums_kernel {
       block.sync();
       weigh(block, one, e, some, weight);
       block.sync();
-      for (int d = block.thread(); d < rows.rows.channels; d += block.threads())
-        to[d] = add(one, e, some, d, weight, to[d]);
+      for (int d = block.thread(); d < rows.rows.channels; d += block.threads()) {
+        float sum = to[d];
+        for (int i = 0; i < some; ++i) sum += weight[i] * number_at(rows, one, e + i, d);
+        to[d] = sum;
+      }
     }
   }
 
  private:
-  [[nodiscard]] KVPOLICY_HD bool needs_norms() const { return how.unit || how.inverse_norms.data != nullptr; }
   /// The weights of entries [first, first + count), one warp for each.
   template <class Block>
   KVPOLICY_HD void weigh(Block& block, lane one, int first, int count, float* weight) const {
     for (int i = warp_id(block); i < count; i += block.threads() / warp_size) {
-      float const scale = scale_at(rows, one, first + i);
-      float const norm = needs_norms() ? norm_of(block, rows, one, first + i) : 0;
+      float const scale = rows.scale(one, first + i);
+      bool const needs_norm = how.unit || how.inverse_norms.data != nullptr;
+      float const norm = needs_norm ? norm_of(block, rows, one, first + i) : 0;
       if (lane_id(block) != 0) continue;
       weight[i] = how.unit ? scale * inverse_norm(norm) : scale;
       if (how.inverse_norms.data != nullptr) how.inverse_norms.row(one)[first + i] = inverse_norm(norm);
     }
-  }
-
-  /// Adds channel d of the rows of entries [first, first + count) to `sum`.
-  [[nodiscard]] KVPOLICY_HD float add(lane one, int first, int count, int d, float const* weight, float sum) const {
-    for (int i = 0; i < count; ++i) sum += weight[i] * number_at(rows, one, first + i, d);
-    return sum;
   }
 };
 

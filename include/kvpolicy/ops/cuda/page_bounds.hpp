@@ -64,7 +64,7 @@ struct extend_bounds_kernel {
       for (int r = 0; r < rows_at_once; ++r) {
         int const ordinal = e + r < entries.end ? e + r : entries.end - 1;
         key[r] = loads.load(from.row(one, ordinal) + d * from.rows.channel_stride);
-        if constexpr (std::is_same_v<Loads, one_fp8_element>) key[r] *= from.scale(one, ordinal);
+        if constexpr (Loads::width == 1) key[r] *= from.scale(one, ordinal);
       }
       for (int r = 0; r < rows_at_once; ++r) {
         for (int i = 0; i < Loads::width; ++i) {
@@ -86,8 +86,7 @@ struct extend_bounds_kernel {
 struct all_known {
   kvpolicy::lanes lanes;
   by_lane<int> known;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
     *known.row(one) = lanes.committed(one);
   }
@@ -96,11 +95,9 @@ struct all_known {
 struct forget_bounds_of_lane {
   kvpolicy::lanes lanes;
   by_lane<int> known;
-  int first;  ///< the index of the sequence's first lane
   int position;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = lanes.at(first + static_cast<int>(i));
+  KVPOLICY_HD void operator()(std::int64_t i) const {
+    lane const one = lanes.at(static_cast<int>(i));
     int const before = lane_entries{one, *lanes.count.row(one), 0, lanes.position.row(one)}.first_at(position);
     int& has = *known.row(one);
     if (before < has) has = before;
@@ -112,9 +109,8 @@ struct forget_bounds_of_lane {
 struct same_entries_in_runs {
   kvpolicy::lanes lanes;
   layer_runs runs;
-  device_error faults;
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     auto const index = static_cast<int>(i / lanes.capacity);
     auto const e = static_cast<int>(i % lanes.capacity);
     lane const one = lanes.at(index);
@@ -135,8 +131,7 @@ struct count_pages_each {
   kvpolicy::lanes pages;
   int page;
   int most;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t at) const {
+  KVPOLICY_HD void operator()(std::int64_t at) const {
     int const i = static_cast<int>(at);
     if (i < lanes.size()) *pages.count.row(lanes.at(i)) = pages_for(lanes.committed(lanes.at(i)), page);
     if (i < most) pages.position.row(lanes.at(0))[i] = i;
@@ -155,25 +150,15 @@ struct implementation<ops::extend_bounds_t, Backend> {
   static void run(Executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to) {
     refuse(from);
     detail::check_aligned("extend_bounds", to);
-    if (is_fp8(from.rows.element)) {
-      launch(exec, batch, from, to, detail::one_fp8_element{from.rows.element});
-      return detail::launch_each_unless_fault(exec, batch.size(), detail::all_known{batch, to.known});
-    }
-    bool const fours = from.rows.contiguous() && to.dims % 4 == 0;
-    detail::with_loads<4>(from.rows.element, fours ? detail::alignment_of(from.rows, true) : 1,
-                          [&](auto loads) { launch(exec, batch, from, to, loads); });
-    detail::launch_each_unless_fault(exec, batch.size(), detail::all_known{batch, to.known});
-  }
-
- private:
-  template <class Executor, class Loads>
-  static void launch(Executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to, Loads loads) {
     auto const threads = exec.threads().row;
     int const warps = threads / detail::warp_size;
     int const blocks = detail::count_blocks_per_lane(exec, batch.size(),
                                                      (detail::pages_for(batch.capacity, to.page) + warps - 1) / warps);
-    detail::launch_unless_fault(exec, launch_shape{batch.size() * blocks, threads, 0},
-                                detail::extend_bounds_kernel<Loads>{batch, from, to, loads, blocks});
+    detail::with_loads<4>(from.rows, [&](auto loads) {
+      detail::launch_unless_fault(exec, launch_shape{batch.size() * blocks, threads, 0},
+                                  detail::extend_bounds_kernel<decltype(loads)>{batch, from, to, loads, blocks});
+    });
+    detail::launch_each_unless_fault(exec, batch.size(), detail::all_known{batch, to.known});
   }
 };
 
@@ -182,10 +167,8 @@ struct implementation<ops::forget_bounds_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, by_lane<int> const& known, int sequence, int position) {
     if (sequence < batch.sequence_begin || sequence >= batch.sequence_end()) return;
-    int const lanes_each = batch.layers() * batch.heads;
-    detail::launch_each_unless_fault(
-        exec, lanes_each,
-        detail::forget_bounds_of_lane{batch, known, (sequence - batch.sequence_begin) * lanes_each, position});
+    lanes const some = batch.sequences_only(sequence, sequence + 1);
+    detail::launch_each_unless_fault(exec, some.size(), detail::forget_bounds_of_lane{some, known, position});
   }
 };
 
@@ -200,7 +183,7 @@ struct implementation<ops::count_pages_t, Backend> {
     bool const layers_differ = batch.count.layer != 0 || batch.position.layer != 0;
     if (runs.length > 1 && layers_differ) {
       std::int64_t const entries = std::int64_t{batch.size()} * batch.capacity;
-      detail::launch_each(exec, entries, detail::same_entries_in_runs{batch, runs, exec.faults()});
+      detail::launch_check(exec, entries, detail::same_entries_in_runs{batch, runs});
     }
     int const most = detail::pages_for(batch.capacity, page);
     detail::launch_each(exec, batch.size() > most ? batch.size() : most,

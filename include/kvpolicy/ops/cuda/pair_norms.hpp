@@ -29,8 +29,7 @@ struct pair_norms_kernel {
         sum += weight[f] * ::sqrtf(x * x + y * y);
       }
       sum = block.reduce_warp(sum, plus_op{});
-      if (from.rows.scales.data != nullptr) sum *= ::fabsf(from.scale(one, e));
-      if (lane_id(block) == 0) to[e] = combine(to[e], sum);
+      if (lane_id(block) == 0) to[e] = combine(to[e], sum * ::fabsf(from.scale(one, e)));
     }
   }
 };

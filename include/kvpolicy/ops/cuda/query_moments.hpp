@@ -9,30 +9,26 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Which rows of a query head count.
-struct counted_rows {
-  query_view rows;
-  int sinks;
-  lane one;
-
-  [[nodiscard]] KVPOLICY_HD int all() const { return rows.rows > 0 ? rows.valid(one) : 0; }
-  /// The row, or null if it does not count.
-  [[nodiscard]] KVPOLICY_HD std::byte const* at(int head, int r) const {
-    int const stored = rows.stored(one, r);
-    int const position = rows.position.data != nullptr ? rows.position.row(one)[stored] : r;
-    return position >= sinks ? rows.at(one, head, stored) : nullptr;
-  }
-};
-
-/// One block for the mean of 32 channels of a query head. Warps add up every so many rows, so that a sum has the same
-/// bits for the same number of threads; their sums are added in the order of the warps.
-struct query_means_kernel {
+/// What both launches share.
+struct query_moments_task {
   kvpolicy::lanes lanes;
   query_view rows;
   int sinks;
   int group;
   moments_of_queries out;
 
+  [[nodiscard]] KVPOLICY_HD int count(lane one) const { return rows.rows > 0 ? rows.valid(one) : 0; }
+  /// Row r of a query head, or null if it does not count.
+  [[nodiscard]] KVPOLICY_HD std::byte const* at(lane one, int head, int r) const {
+    int const stored = rows.stored(one, r);
+    int const position = rows.position.data != nullptr ? rows.position.row(one)[stored] : r;
+    return position >= sinks ? rows.at(one, one.head * group + head, stored) : nullptr;
+  }
+};
+
+/// One block for the mean of 32 channels of a query head. Warps add up every so many rows, so that a sum has the same
+/// bits for the same number of threads; their sums are added in the order of the warps.
+struct query_means_kernel : query_moments_task {
   [[nodiscard]] static std::size_t shared(int threads) {
     return shared_arena::bytes_of_piece<double>(threads) + shared_arena::bytes_of_piece<int>(threads);
   }
@@ -47,35 +43,28 @@ struct query_means_kernel {
     shared_arena arena(block);
     auto* const sums = arena.take<double>(block.threads());
     auto* const counts = arena.take<int>(block.threads());
-    counted_rows const all{rows, sinks, one};
     double sum = 0;
-    int count = 0;
-    for (int r = warp_id(block); r < all.all(); r += warps) {
-      std::byte const* const row = all.at(one.head * group + head, r);
+    int counted = 0;
+    for (int r = warp_id(block); r < count(one); r += warps) {
+      std::byte const* const row = at(one, head, r);
       if (row == nullptr) continue;
-      ++count;
+      ++counted;
       if (d < rows.dims) sum += static_cast<double>(element_at(rows.element, row + d * bytes_of(rows.element)));
     }
     sums[block.thread()] = sum;
-    counts[block.thread()] = count;
+    counts[block.thread()] = counted;
     block.sync();
     if (warp_id(block) != 0 || d >= rows.dims) return;
     for (int w = 1; w < warps; ++w) {
       sum += sums[w * warp_size + block.thread()];
-      count += counts[w * warp_size + block.thread()];
+      counted += counts[w * warp_size + block.thread()];
     }
-    out.mean.row(one)[head * rows.dims + d] = static_cast<float>(sum / (count > 0 ? count : 1));
+    out.mean.row(one)[head * rows.dims + d] = static_cast<float>(sum / (counted > 0 ? counted : 1));
   }
 };
 
 /// One block for each 32 x 32 numbers of a covariance, from rows in shared memory, 32 at a time.
-struct query_squares_kernel {
-  kvpolicy::lanes lanes;
-  query_view rows;
-  int sinks;
-  int group;
-  moments_of_queries out;
-
+struct query_squares_kernel : query_moments_task {
   static constexpr int tile = 32;
   static constexpr int pitch = tile + 1;
 
@@ -97,18 +86,17 @@ struct query_squares_kernel {
     auto* const right = arena.take<float>(tile * pitch);
     auto* const there = arena.take<int>(tile);
     for (int i = block.thread(); i < tile * pitch; i += block.threads()) sums[i] = 0;
-    counted_rows const all{rows, sinks, one};
-    int count = 0;
-    for (int r = 0; r < all.all(); r += tile) {
+    int counted = 0;
+    for (int r = 0; r < count(one); r += tile) {
       block.sync();
       for (int i = block.thread(); i < tile * tile; i += block.threads()) {
-        std::byte const* const row = r + i / tile < all.all() ? all.at(one.head * group + head, r + i / tile) : nullptr;
+        std::byte const* const row = r + i / tile < count(one) ? at(one, head, r + i / tile) : nullptr;
         if (i % tile == 0) there[i / tile] = row != nullptr ? 1 : 0;
         left[i / tile * pitch + i % tile] = less_mean(row, a + i % tile, mean);
         right[i / tile * pitch + i % tile] = less_mean(row, b + i % tile, mean);
       }
       block.sync();
-      for (int i = 0; i < tile; ++i) count += there[i];
+      for (int i = 0; i < tile; ++i) counted += there[i];
       for (int i = block.thread(); i < tile * tile; i += block.threads())
         add(left + i / tile, right + i % tile, sums[i]);
     }
@@ -117,7 +105,7 @@ struct query_squares_kernel {
     for (int i = block.thread(); i < tile * tile; i += block.threads()) {
       int const row = a + i / tile, column = b + i % tile;
       if (row >= rows.dims || column >= rows.dims) continue;
-      to[std::int64_t{row} * rows.dims + column] = sums[i] / static_cast<float>(count > 0 ? count : 1);
+      to[std::int64_t{row} * rows.dims + column] = sums[i] / static_cast<float>(counted > 0 ? counted : 1);
     }
   }
 
@@ -169,11 +157,12 @@ struct implementation<ops::query_moments_t, Backend> {
     int const group = rows.heads / batch.heads;
     int const tiles = (rows.dims + detail::warp_size - 1) / detail::warp_size;
     auto const threads = exec.threads().entry;
+    detail::query_moments_task const task{batch, rows, sinks, group, out};
     exec.launch(launch_shape{batch.size() * group * tiles, threads, detail::query_means_kernel::shared(threads)},
-                detail::query_means_kernel{batch, rows, sinks, group, out});
+                detail::query_means_kernel{task});
     if (out.square.data == nullptr) return;
     exec.launch(launch_shape{batch.size() * group * tiles * tiles, threads, detail::query_squares_kernel::shared()},
-                detail::query_squares_kernel{batch, rows, sinks, group, out});
+                detail::query_squares_kernel{task});
   }
 };
 

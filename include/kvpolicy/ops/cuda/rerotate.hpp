@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/ops/cuda/moves/move_lists.hpp>
+#include <kvpolicy/ops/cuda/lists/rows.hpp>
 #include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/rerotate.hpp>
 
@@ -35,8 +35,7 @@ struct make_turn_tables {
   turn_tables tables;
   rope how;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     auto const step = static_cast<int>(i / tables.pairs);
     auto const pair = static_cast<int>(i % tables.pairs);
     double const frequency = how.frequency ? how.frequency[pair] : ::pow(how.theta, -2.0 * pair / (2 * tables.pairs));
@@ -79,25 +78,20 @@ struct pair_turn {
   }
 };
 
-/// Rotates the keys of a piece of a lane's entries, one block for each piece. A thread rotates one pair of channels of
-/// a run of entries.
-struct turn_kernel {
+/// Rotates the keys of a piece of a lane's entries. A thread rotates one pair of channels of a run of entries.
+struct turn_piece {
   kvpolicy::lanes lanes;
   plane keys;
   locator where;
   turn_tables tables;
   rope_style style;
-  int pieces;  ///< pieces of a lane
-  int entries_of_a_piece;
   std::int64_t first_byte;  ///< of a row, from which on its channels turn
   first_keys copies;        ///< the next kernel notes which of them were written
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = lanes.at(block.index() / pieces);
-    int const count = *lanes.count.row(one);
-    int const begin = block.index() % pieces * entries_of_a_piece;
-    int const end = count - begin < entries_of_a_piece ? count : begin + entries_of_a_piece;
+  KVPOLICY_HD void operator()(Block& block, lane one, ordinal_range piece) const {
+    int const begin = piece.begin;
+    int const end = min_op{}(*lanes.count.row(one), piece.end);
     int const wide = tables.pairs < block.threads() ? tables.pairs : block.threads();
     int const runs = block.threads() / wide;
     int const run = block.thread() / wide;
@@ -105,16 +99,14 @@ struct turn_kernel {
     int const entries = (end - begin + runs - 1) / runs;
     int const first = begin + run * entries;
     int const last = end - first < entries ? end : first + entries;
-    for (int pair = block.thread() % wide; pair < tables.pairs; pair += wide) turn_run(one, pair, first, last);
+    for (int pair = block.thread() % wide; pair < tables.pairs; pair += wide) {
+      pair_turn now{pair};
+      for (int e = first; e < last; e += entries_at_once) turn_few(one, now, e, last);
+    }
   }
 
  private:
   static constexpr int entries_at_once = 4;
-
-  KVPOLICY_HD void turn_run(lane one, int pair, int first, int last) const {
-    pair_turn now{pair};
-    for (int e = first; e < last; e += entries_at_once) turn_few(one, now, e, last);
-  }
 
   /// Rotates a few entries. All of them are loaded before the first is stored, so that the thread waits for memory
   /// once.
@@ -165,8 +157,7 @@ struct note_copies {
   kvpolicy::lanes lanes;
   by_lane<int> written;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i / lanes.capacity));
     auto const e = static_cast<int>(i % lanes.capacity);
     if (e >= *lanes.count.row(one)) return;
@@ -180,8 +171,7 @@ struct note_copies {
 struct number_entries {
   kvpolicy::lanes lanes;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i / lanes.capacity));
     auto const e = static_cast<int>(i % lanes.capacity);
     if (e < *lanes.count.row(one) && leads_row(lanes.position, lanes, one)) lanes.position.row(one)[e] = e;
@@ -213,11 +203,9 @@ struct implementation<ops::rerotate_t, Backend> {
     tables.fine = tables.frequency + tables.pairs;
     detail::launch_each(exec, std::int64_t{detail::turn_tables::fine_steps} * tables.pairs,
                         detail::make_turn_tables{tables, how});
-    int const entries = exec.config().entries_of_a_block;
-    int const pieces = (batch.capacity + entries - 1) / entries;
-    detail::launch_unless_fault(exec, launch_shape{batch.size() * pieces, exec.threads().row, 0},
-                                detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries,
-                                                    turned.begin * in.k.channel_stride, first});
+    detail::launch_row_pieces(
+        exec, {batch, true, true, true}, batch.capacity,
+        detail::turn_piece{batch, in.k, in.where, tables, how.style, turned.begin * in.k.channel_stride, first});
     std::int64_t const all = std::int64_t{batch.size()} * batch.capacity;
     if (first.written.data != nullptr) {
       detail::launch_each_unless_fault(exec, all, detail::note_copies{batch, first.written});

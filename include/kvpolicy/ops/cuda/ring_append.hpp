@@ -10,23 +10,18 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// How many rows of a ring are at positions before `position`: those that remain when it is truncated there.
-struct rows_before {
-  query_ring_view ring;
-  [[nodiscard]] KVPOLICY_HD int operator()(lane one, int position) const {
-    int const* const cursor = ring.cursor.row(one);  // {first, valid}
-    int const* const positions = ring.position.row(one);
-    int left = cursor[1];
-    while (left > 0 && positions[(cursor[0] + left - 1) % ring.capacity] >= position) --left;
-    return left;
-  }
-};
+[[nodiscard]] KVPOLICY_HD inline int rows_before(query_ring_view const& ring, lane one, int position) {
+  int const* const cursor = ring.cursor.row(one);  // {first, valid}
+  int const* const positions = ring.position.row(one);
+  int left = cursor[1];
+  while (left > 0 && positions[(cursor[0] + left - 1) % ring.capacity] >= position) --left;
+  return left;
+}
 
 struct ring_append_kernel {
   lanes batch;
   query_view from;
   query_ring_view ring;
-
-  static constexpr std::size_t shared = collective_bytes();
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -35,7 +30,7 @@ struct ring_append_kernel {
     if (end == 0) return;
     int const begin = end > ring.capacity ? end - ring.capacity : 0;
     int const* const position = from.position.row(one);
-    int const left = rows_before{ring}(one, position[from.stored(one, begin)]);
+    int const left = rows_before(ring, one, position[from.stored(one, begin)]);
     int const first = ring.cursor.row(one)[0];
     block.sync();  // every thread has read the cursor and the positions
     int const filled = left + end - begin;
@@ -83,12 +78,10 @@ struct ring_append_kernel {
 struct truncate_ring_of_lane {
   kvpolicy::lanes lanes;
   query_ring_view ring;
-  int first;  ///< the index of the sequence's first lane
   int position;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = lanes.at(first + static_cast<int>(i));
-    ring.cursor.row(one)[1] = rows_before{ring}(one, position);
+  KVPOLICY_HD void operator()(std::int64_t i) const {
+    lane const one = lanes.at(static_cast<int>(i));
+    ring.cursor.row(one)[1] = rows_before(ring, one, position);
   }
 };
 
@@ -100,8 +93,7 @@ struct implementation<ops::ring_append_t, Backend> {
   static void run(Executor& exec, lanes const& batch, query_view const& from, query_ring_view const& ring) {
     if (from.rows == 0) return;
     detail::check_aligned("ring_append", from);
-    detail::launch_unless_fault(exec,
-                                launch_shape{batch.size(), exec.threads().row, detail::ring_append_kernel::shared},
+    detail::launch_unless_fault(exec, launch_shape{batch.size(), exec.threads().row, detail::collective_bytes()},
                                 detail::ring_append_kernel{batch, from, ring});
   }
 };
@@ -111,10 +103,8 @@ struct implementation<ops::ring_truncate_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, query_ring_view const& ring, int sequence, int position) {
     if (sequence < batch.sequence_begin || sequence >= batch.sequence_end()) return;
-    int const lanes_each = batch.layers() * batch.heads;
-    detail::launch_each_unless_fault(
-        exec, lanes_each,
-        detail::truncate_ring_of_lane{batch, ring, (sequence - batch.sequence_begin) * lanes_each, position});
+    lanes const some = batch.sequences_only(sequence, sequence + 1);
+    detail::launch_each_unless_fault(exec, some.size(), detail::truncate_ring_of_lane{some, ring, position});
   }
 };
 

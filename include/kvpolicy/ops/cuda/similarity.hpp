@@ -4,6 +4,7 @@
 
 #include <kvpolicy/ops/cuda/moves/row_numbers.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
+#include <kvpolicy/ops/cuda/run/page_launches.hpp>
 #include <kvpolicy/ops/mean_row.hpp>
 #include <kvpolicy/ops/similarity.hpp>
 
@@ -29,8 +30,7 @@ struct similarity_task {
     float sum = 0;
     for (int d = lane_id(block); d < from.rows.channels; d += warp_size)
       sum += number_at(from, one, i, d) * number_at(from, one, j, d);
-    sum = block.reduce_warp(sum, plus_op{});
-    return from.rows.scales.data != nullptr ? sum * from.scale(one, i) * from.scale(one, j) : sum;
+    return block.reduce_warp(sum, plus_op{}) * from.scale(one, i) * from.scale(one, j);
   }
 };
 
@@ -73,8 +73,7 @@ struct similarity_averages_kernel {
 
  private:
   [[nodiscard]] KVPOLICY_HD float unit(lane one, int segment, int e, int d) const {
-    float const x = number_at(task.from, one, e, d) * task.inverse_norms[task.at(segment, e)];
-    return task.from.rows.scales.data != nullptr ? x * task.from.scale(one, e) : x;
+    return number_at(task.from, one, e, d) * task.inverse_norms[task.at(segment, e)] * task.from.scale(one, e);
   }
 };
 
@@ -88,9 +87,9 @@ struct similarity_kernel {
     int const segment = block.index() / blocks_of_lane;
     lane const one = task.out.lane_of(segment);
     int const count = task.out.lanes.committed(one);
-    int const warps = block.threads() / warp_size;
+    warp_stride const stride = stride_of_warp(block, blocks_of_lane);
     float* const row = task.out.row(segment);
-    for (int j = block.index() % blocks_of_lane * warps + warp_id(block); j < count; j += blocks_of_lane * warps) {
+    for (int j = stride.first; j < count; j += stride.step) {
       if (!task.competes(row[j])) continue;
       double sum = 0;
       int among = 0;

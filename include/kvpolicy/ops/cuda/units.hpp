@@ -21,23 +21,6 @@ struct kept_blocks {
   int* unit = nullptr;   ///< the indices of kept blocks, ascending; from the end backwards, the units of dropped ones
 };
 
-struct unit_storage {
-  int* memory = nullptr;
-  int units = 0;  ///< the most blocks of a lane
-
-  [[nodiscard]] static std::size_t bytes(cache const& in) {
-    return static_cast<std::size_t>(in.lanes.size()) * static_cast<std::size_t>(most(in) + 3) * sizeof(int);
-  }
-  [[nodiscard]] static int most(cache const& in) {
-    int const tokens = in.where.unit_tokens > 0 ? in.where.unit_tokens : 1;
-    return (in.lanes.capacity + tokens - 1) / tokens;
-  }
-  [[nodiscard]] KVPOLICY_HD kept_blocks of(int lane) const {
-    int* const first = memory + std::int64_t{lane} * (units + 3);
-    return {first, first + 1, first + 2, first + 3};
-  }
-};
-
 /// The entries of kept blocks become the entries of the lane.
 struct kept_block_moves {
   int const* unit = nullptr;
@@ -49,13 +32,20 @@ struct kept_block_moves {
   [[nodiscard]] KVPOLICY_HD int source(int i) const { return unit[i / tokens] * tokens + i % tokens; }
 };
 
-struct kept_block_lanes {
-  unit_storage storage;
+struct unit_storage {
+  int* memory = nullptr;
+  int units = 0;  ///< the most blocks of a lane
   int tokens = 1;
 
-  [[nodiscard]] KVPOLICY_HD kept_block_moves of(int i) const {
-    kept_blocks const temp_storage = storage.of(i);
-    return {temp_storage.unit, tokens, *temp_storage.total};
+  [[nodiscard]] static std::size_t bytes(cache const& in) {
+    return static_cast<std::size_t>(in.lanes.size()) * static_cast<std::size_t>(most_units(in) + 3) * sizeof(int);
+  }
+  [[nodiscard]] KVPOLICY_HD kept_blocks blocks(int lane) const {
+    int* const first = memory + std::int64_t{lane} * (units + 3);
+    return {first, first + 1, first + 2, first + 3};
+  }
+  [[nodiscard]] KVPOLICY_HD kept_block_moves of(int lane) const {
+    return {blocks(lane).unit, tokens, *blocks(lane).total};
   }
 };
 
@@ -74,7 +64,7 @@ struct drop_check {
     auto const place = static_cast<int>(i % users.most);
     if (place * users.where.unit_tokens >= *stale.lanes.count.row(owner)) return;
     int const unit = users.where.list(owner)[place];
-    if (!users.in_pool(unit)) report_fault(block, faults, fault::table_unit, stale.lanes.index(owner), unit);
+    if (!users.claims.in_pool(unit)) report_fault(block, faults, fault::table_unit, stale.lanes.index(owner), unit);
   }
 };
 
@@ -83,11 +73,8 @@ struct drop_check {
 struct kept_blocks_kernel {
   kept_lanes moves;
   unit_table table;
-  int tokens;
   unit_storage storage;
   unit_users users;
-
-  [[nodiscard]] static std::size_t shared_bytes() { return collective_bytes(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -97,7 +84,8 @@ struct kept_blocks_kernel {
     }
     lane const one = moves.lanes.at(i);
     kept_moves const now = moves.of(i);
-    kept_blocks const temp_storage = storage.of(i);
+    kept_blocks const temp_storage = storage.blocks(i);
+    int const tokens = storage.tokens;
     int const count = now.committed + now.drafts;
     int const units = (count + tokens - 1) / tokens;
     int* const row = leads_row(table.shares, moves.lanes, one) ? table.row(one) : nullptr;
@@ -114,15 +102,15 @@ struct kept_blocks_kernel {
       row[stay + g] = temp_storage.unit[storage.units - 1 - g];
     }
     block.sync();
-    users.mark(block, one, {stay, units - stay}, [row](int place) { return row[place]; });
+    users.mark(block, one, {stay, units - stay}, row);
   }
 
  private:
   /// True if block `unit` of a lane has a kept entry or a draft.
   [[nodiscard]] KVPOLICY_HD bool stays(kept_moves const& now, int unit) const {
     int const count = now.committed + now.drafts;
-    int const begin = unit * tokens;
-    int const end = count - begin < tokens ? count : begin + tokens;
+    int const begin = unit * storage.tokens;
+    int const end = min_op{}(count, begin + storage.tokens);
     int const next = now.before(begin);
     return end > now.committed || (next < now.entries && now.kept[next] < end);
   }
@@ -160,14 +148,14 @@ struct list_gone_kernel {
   kvpolicy::lanes lanes;
   list_edit<Shared> edit;
   unit_table table;
-  std::uint64_t* entries;  ///< increased by the entries in freed blocks; may be null
+  std::int64_t* entries;  ///< increased by the entries in freed blocks; may be null
   unit_storage storage;
   unit_users users;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = lanes.at(block.index());
-    kept_blocks const mine = storage.of(block.index());
+    kept_blocks const mine = storage.blocks(block.index());
     if (block.thread() == 0 && leads_row(lanes.count, lanes, one)) *lanes.count.row(one) = *mine.total;
     if (leads_row(table.shares, lanes, one)) list(block, one, mine);
   }
@@ -192,7 +180,7 @@ struct list_gone_kernel {
       if (is_free && edit.freed.unit.data != nullptr) edit.freed.unit.row(one)[to] = unit[at];
       if (at < gone && !is_free && edit.released.unit.data != nullptr) edit.released.unit.row(one)[at - to] = unit[at];
       if (is_free && entries != nullptr) {
-        block.atomic_add(entries, static_cast<std::uint64_t>((at == gone - 1 ? last : tokens) * lanes_of_row));
+        add_to_stats(block, entries, (at == gone - 1 ? last : tokens) * lanes_of_row);
       }
       freed += before.all;
     }
@@ -220,20 +208,19 @@ struct implementation<ops::drop_units_t, Backend> {
     bool const asks = edit.freed.count.data != nullptr || edit.released.count.data != nullptr || entries != nullptr;
     detail::unit_users const users =
         detail::users_of(in, asks ? exec.scratch() + detail::unit_storage::bytes(in) : nullptr);
-    detail::unit_storage const storage{reinterpret_cast<int*>(exec.scratch()), users.most};
+    detail::unit_storage const storage{reinterpret_cast<int*>(exec.scratch()), users.most, in.where.unit_tokens};
     std::int64_t const marks = users.claims.first != nullptr ? in.where.units * users.claims.pool_end : 0;
     std::int64_t const places = std::int64_t{users.rows.count()} * users.most;
     detail::launch_check(exec, std::max({marks, places, std::int64_t{in.lanes.size()}}),
                          detail::drop_check{{in.lanes, keep}, users, marks});
     detail::unit_table const table = detail::table_of(in.where, edit.list);
-    detail::kept_blocks_kernel const blocks{{keep, in.lanes}, table, in.where.unit_tokens, storage, users};
+    detail::kept_blocks_kernel const blocks{{keep, in.lanes}, table, storage, users};
     auto const threads = exec.threads().lane;
-    detail::launch_unless_fault(exec, launch_shape{in.lanes.size() + users.others(), threads, blocks.shared_bytes()},
-                                blocks);
-    detail::permute_lanes(exec, detail::kept_block_lanes{storage, in.where.unit_tokens}, in, columns, false);
-    detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), threads, blocks.shared_bytes()},
-                                detail::list_gone_kernel<Shared>{
-                                    in.lanes, edit, table, reinterpret_cast<std::uint64_t*>(entries), storage, users});
+    detail::launch_unless_fault(
+        exec, launch_shape{in.lanes.size() + users.others(), threads, detail::collective_bytes()}, blocks);
+    detail::permute_lanes(exec, storage, in, columns, false);
+    detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), threads, detail::collective_bytes()},
+                                detail::list_gone_kernel<Shared>{in.lanes, edit, table, entries, storage, users});
   }
 };
 

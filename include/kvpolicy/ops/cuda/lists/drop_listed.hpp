@@ -37,15 +37,19 @@ KVPOLICY_HD void close_list(Block& block, gap_moves const& now, int* slot, int g
   if (block.thread() == 0) slot[now.last] = gone;
 }
 
+/// What each lane drops, and how its entries move.
 struct gap_lanes {
   keep_set keep{};
   kvpolicy::lanes lanes{};
 
-  /// What the i-th lane drops: one entry or none.
-  [[nodiscard]] KVPOLICY_HD listed_row gone(int i) const { return listed_for(keep, lanes, i); }
+  /// The ordinal of the entry that the i-th lane drops; -1 if it drops none.
+  [[nodiscard]] KVPOLICY_HD int dropped(int i) const {
+    listed_row const gone = listed_for(keep, lanes, i);
+    return gone.count > 0 ? gone.ordinal[0] : -1;
+  }
   [[nodiscard]] KVPOLICY_HD gap_moves of(int i) const {
-    listed_row const one = gone(i);
-    return one.count == 0 ? gap_moves{} : gap_moves{one.ordinal[0], *lanes.count.row(lanes.at(i)) - 1};
+    int const ordinal = dropped(i);
+    return ordinal < 0 ? gap_moves{} : gap_moves{ordinal, *lanes.count.row(lanes.at(i)) - 1};
   }
 };
 
@@ -60,11 +64,11 @@ struct close_gap_kernel {
     int const of_a_lane = permute.slices + 1;
     int const i = block.index() / of_a_lane;
     int const slice = block.index() % of_a_lane - 1;
-    plain_barrier barrier;
-    if (slice >= 0) return permute.run(block, i, slice, barrier);
+    always_permitted permission;
+    if (slice >= 0) return permute.run(block, i, slice, permission);
     gap_moves const now = permute.moves.of(i);
     lane const one = permute.lanes.at(i);
-    if (now.none() || !leads_row(list.shares, permute.lanes, one)) return;
+    if (now.none() || list.units.data == nullptr || !leads_row(list.shares, permute.lanes, one)) return;
     int* const slot = list.row(one);
     close_list(block, now, slot, slot[now.ordinal]);
   }
@@ -73,11 +77,10 @@ struct close_gap_kernel {
 struct decrease_counts {
   gap_lanes moves;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = moves.lanes.at(static_cast<int>(i));
-    if (leads_row(moves.lanes.count, moves.lanes, one))
-      *moves.lanes.count.row(one) -= moves.gone(static_cast<int>(i)).count;
+    if (!leads_row(moves.lanes.count, moves.lanes, one)) return;
+    *moves.lanes.count.row(one) -= listed_for(moves.keep, moves.lanes, static_cast<int>(i)).count;
   }
 };
 
@@ -91,16 +94,11 @@ struct implementation<ops::drop_listed_t, Backend> {
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
                   std::span<recorded_column const> columns) {
     detail::gap_lanes const moves{keep, in.lanes};
-    bool lists_left = true;
+    detail::unit_table slots = detail::table_of(in.where, list);
     detail::for_each_permute(exec, moves, in, columns, false, [&](auto const& permute) {
-      if (lists_left) {
-        int const blocks = in.lanes.size() * (permute.slices + 1);
-        detail::launch_unless_fault(exec, launch_shape{blocks, exec.threads().row, 0},
-                                    detail::close_gap_kernel{permute, detail::table_of(in.where, list)});
-      } else {
-        detail::launch_permute(exec, permute);
-      }
-      lists_left = false;
+      detail::launch_unless_fault(exec, launch_shape{in.lanes.size() * (permute.slices + 1), exec.threads().row, 0},
+                                  detail::close_gap_kernel{permute, slots});
+      slots = {};  // lists change once
     });
     detail::launch_each_unless_fault(exec, in.lanes.size(), detail::decrease_counts{moves});
   }

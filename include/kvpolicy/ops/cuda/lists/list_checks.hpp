@@ -13,31 +13,19 @@ namespace detail {
 
 /// The pools of units that the rows of a list refer to. Layers or heads whose planes have the same address share a
 /// pool.
-struct list_pools {
-  bool by_layer;  ///< layers have rows and pools of their own
-  bool by_head;   ///< heads have rows and pools of their own
-
-  [[nodiscard]] KVPOLICY_HD int count(lanes const& batch) const {
-    return (by_layer ? batch.layers() : 1) * (by_head ? batch.heads : 1);
-  }
-  [[nodiscard]] KVPOLICY_HD int of(lanes const& batch, lane one) const {
-    return (by_layer ? one.layer - batch.layer_begin : 0) * (by_head ? batch.heads : 1) + (by_head ? one.head : 0);
-  }
-};
-
 template <class T>
-[[nodiscard]] list_pools pools_of(cache const& in, by_lane<T> const& list) {
+[[nodiscard]] row_owners pools_of(cache const& in, by_lane<T> const& list) {
   by_lane<T> const rows = rows_of(in.where, list);
   bool const one_of_layers = in.k.layer_stride == 0 && in.k.bases.layer == 0;
   bool const one_of_heads = in.k.head_stride == 0 && in.k.bases.head == 0;
-  return {rows.layer != 0 && !one_of_layers, rows.head != 0 && !one_of_heads};
+  return {in.lanes, false, rows.layer != 0 && !one_of_layers, rows.head != 0 && !one_of_heads};
 }
 
 /// How many pools have their marks (one int for each unit) in scratch at once: as many as fit in 16 MiB, at least one.
-[[nodiscard]] inline int pools_at_once(cache const& in, list_pools const& pools) {
+[[nodiscard]] inline int pools_at_once(cache const& in, row_owners const& pools) {
   constexpr std::int64_t most = std::int64_t{1} << 22;
   std::int64_t const fit = in.where.units > 0 ? most / in.where.units : 1;
-  int const all = pools.count(in.lanes);
+  int const all = pools.count();
   return fit < 1 ? 1 : fit < all ? static_cast<int>(fit) : all;
 }
 
@@ -45,14 +33,15 @@ template <class T>
 struct unit_claims {
   unsigned* first;  ///< null: no marks are needed
   std::int64_t units;
-  list_pools pools;
+  row_owners pools;
   int pool_begin;
   int pool_end;
 
   static constexpr unsigned nobody = 0xFFFFFFFFu;
+  [[nodiscard]] KVPOLICY_HD bool in_pool(int unit) const { return unit >= 0 && unit < units; }
   /// The marks of a lane's pool, or null if the pool is not one of [pool_begin, pool_end).
-  [[nodiscard]] KVPOLICY_HD unsigned* of(lanes const& batch, lane one) const {
-    int const pool = pools.of(batch, one);
+  [[nodiscard]] KVPOLICY_HD unsigned* of(lane one) const {
+    int const pool = pools.row(one);
     return first != nullptr && pool >= pool_begin && pool < pool_end ? first + (pool - pool_begin) * units : nullptr;
   }
 };
@@ -67,6 +56,8 @@ struct list_pieces {
   row_owners rows;
   int pieces;
   int entries;
+  unit_claims claims;
+  device_error faults;
 
   [[nodiscard]] KVPOLICY_HD lane owner(int block) const { return rows.at(block / pieces); }
   [[nodiscard]] KVPOLICY_HD ordinal_range range(int block, int count) const {
@@ -76,28 +67,25 @@ struct list_pieces {
   [[nodiscard]] KVPOLICY_HD unsigned number(int block, int entry) const {
     return static_cast<unsigned>(block / pieces) * static_cast<unsigned>(lanes.capacity) + static_cast<unsigned>(entry);
   }
-  [[nodiscard]] KVPOLICY_HD bool in_pool(int slot) const { return slot >= 0 && slot < where.units; }
 };
 
 /// Checks each entry by itself, and marks its unit.
 template <class Shared>
 struct check_entries_kernel {
   list_pieces<Shared> of;
-  unit_claims claims;
-  device_error faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = of.owner(block.index());
-    if (claims.pool_begin == 0) check_prefix(block, one);
+    if (of.claims.pool_begin == 0) check_prefix(block, one);
     int const* const slot = writable_list(of.edit.list, of.where, one);
     int const* const position = of.lanes.position.row(one);
     int const tree = number_or_zero(of.edit.locked_prefix, one);
-    unsigned* const first = claims.of(of.lanes, one);
+    unsigned* const first = of.claims.of(one);
     ordinal_range const range = of.range(block.index(), *of.lanes.count.row(one));
     for (int e = range.begin + block.thread(); e < range.end; e += block.threads()) {
       check_slot(block, one, slot[e], position[e]);
-      if (first != nullptr && position[e] >= tree && of.in_pool(slot[e])) {
+      if (first != nullptr && position[e] >= tree && of.claims.in_pool(slot[e])) {
         block.atomic_min(first + slot[e], of.number(block.index(), e));
       }
     }
@@ -107,11 +95,11 @@ struct check_entries_kernel {
   template <class Block>
   KVPOLICY_HD void check_slot(Block& block, lane one, int slot, int position) const {
     int const index = of.lanes.index(one);
-    if (!of.in_pool(slot)) return report_fault(block, faults, fault::list_slot, index, slot);
-    if (slot == of.edit.dead) return report_fault(block, faults, fault::list_dead_slot, index, position);
+    if (!of.claims.in_pool(slot)) return report_fault(block, of.faults, fault::list_slot, index, slot);
+    if (slot == of.edit.dead) return report_fault(block, of.faults, fault::list_dead_slot, index, position);
     if (of.edit.map.data == nullptr) return;
     if (map_row(of.edit.map, of.edit.map_begin, one)[position] == slot) return;
-    report_fault(block, faults, fault::list_map, index, position);
+    report_fault(block, of.faults, fault::list_map, index, position);
   }
 
   /// Checks that the protected positions are kept, and that the map does not have the dead slot for them.
@@ -126,14 +114,14 @@ struct check_entries_kernel {
     ordinal_range const range = of.range(block.index(), committed);
     for (int e = range.begin + block.thread(); e < range.end && position[e] < prefix; e += block.threads()) {
       bool const stays = e < kept.count && kept.ordinal[e] == e;
-      if (!stays) report_fault(block, faults, fault::list_prefix, index, position[e]);
+      if (!stays) report_fault(block, of.faults, fault::list_prefix, index, position[e]);
     }
     if (of.edit.map.data == nullptr) return;
     int const* const map = map_row(of.edit.map, of.edit.map_begin, one);
     int const end = min_op{}(prefix, position[committed - 1] + 1);
     int const step = of.pieces * block.threads();
     for (int p = block.index() % of.pieces * block.threads() + block.thread(); p < end; p += step) {
-      if (map[p] == of.edit.dead) report_fault(block, faults, fault::list_dead_slot, index, p);
+      if (map[p] == of.edit.dead) report_fault(block, of.faults, fault::list_dead_slot, index, p);
     }
   }
 };
@@ -142,25 +130,23 @@ struct check_entries_kernel {
 template <class Shared>
 struct check_claims_kernel {
   list_pieces<Shared> of;
-  unit_claims claims;
-  device_error faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = of.owner(block.index());
-    unsigned const* const first = claims.of(of.lanes, one);
+    unsigned const* const first = of.claims.of(one);
     if (first == nullptr) return;
     int const* const slot = writable_list(of.edit.list, of.where, one);
     unsigned const begin = of.number(block.index(), 0);
     ordinal_range const range = of.range(block.index(), *of.lanes.count.row(one));
     for (int e = range.begin + block.thread(); e < range.end; e += block.threads()) {
-      if (!of.in_pool(slot[e])) continue;
+      if (!of.claims.in_pool(slot[e])) continue;
       unsigned const claimed = first[slot[e]];
       bool const elsewhere =
           claimed != unit_claims::nobody && claimed - begin >= static_cast<unsigned>(of.lanes.capacity);
       bool const twice = of.edit.distinct && claimed < of.number(block.index(), e);
       if ((elsewhere && !of.edit.shared(slot[e])) || twice) {
-        report_fault(block, faults, fault::list_shared, of.lanes.index(one), slot[e]);
+        report_fault(block, of.faults, fault::list_shared, of.lanes.index(one), slot[e]);
       }
     }
   }
@@ -168,10 +154,7 @@ struct check_claims_kernel {
 
 struct clear_claims {
   unsigned* first;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    first[i] = unit_claims::nobody;
-  }
+  KVPOLICY_HD void operator()(std::int64_t i) const { first[i] = unit_claims::nobody; }
 };
 
 }  // namespace detail
@@ -191,25 +174,22 @@ struct implementation<ops::check_list_t, Backend> {
     expects(std::int64_t{rows.count()} * in.lanes.capacity < std::int64_t{std::numeric_limits<unsigned>::max()},
             "apply", "lanes.capacity", in.lanes.capacity, "lists have fewer than 2^32 entries, in all");
     int const pieces = detail::pieces_of(exec, in.lanes.capacity);
-    detail::list_pieces<Shared> const of{
-        keep, in.lanes, in.where, edit, rows, pieces, exec.config().entries_of_a_block};
+    detail::row_owners const pools = detail::pools_of(in, edit.list);
+    int const count = pools.count();
+    detail::unit_claims const none{nullptr, in.where.units, pools, 0, count};
+    int const entries = exec.config().entries_of_a_block;
+    detail::list_pieces<Shared> of{keep, in.lanes, in.where, edit, rows, pieces, entries, none, exec.faults()};
     launch_shape const each{rows.count() * pieces, exec.threads().entry, 0};
-    detail::list_pools const pools = detail::pools_of(in, edit.list);
-    int const count = pools.count(in.lanes);
-    detail::unit_claims claims{nullptr, in.where.units, pools, 0, count};
-    if (rows.count() == count && !edit.distinct) {
-      exec.launch(each, detail::check_entries_kernel<Shared>{of, claims, exec.faults()});
-      return;
-    }
+    if (rows.count() == count && !edit.distinct) return exec.launch(each, detail::check_entries_kernel<Shared>{of});
     int const at_once = detail::pools_at_once(in, pools);
     detail::check_scratch("check_list", exec, scratch(in));
-    claims.first = reinterpret_cast<unsigned*>(exec.scratch());
+    of.claims.first = reinterpret_cast<unsigned*>(exec.scratch());
     for (int begin = 0; begin < count; begin += at_once) {
-      claims.pool_begin = begin;
-      claims.pool_end = begin + at_once;
-      detail::launch_each(exec, in.where.units * at_once, detail::clear_claims{claims.first});
-      exec.launch(each, detail::check_entries_kernel<Shared>{of, claims, exec.faults()});
-      exec.launch(each, detail::check_claims_kernel<Shared>{of, claims, exec.faults()});
+      of.claims.pool_begin = begin;
+      of.claims.pool_end = begin + at_once;
+      detail::launch_each(exec, in.where.units * at_once, detail::clear_claims{of.claims.first});
+      exec.launch(each, detail::check_entries_kernel<Shared>{of});
+      exec.launch(each, detail::check_claims_kernel<Shared>{of});
     }
   }
 };

@@ -26,19 +26,20 @@ KVPOLICY_HD void set_in_mask(Block& block, mask_rows const& mask, lane this_lane
   }
 }
 
-/// Hides the committed entries of a row's owner that are not kept.
-struct hide_entries {
-  keep_set keep;
+/// Shows the entries of a row's owner, drafts included, or hides its committed entries that are not kept.
+struct show_or_hide {
   kvpolicy::lanes lanes;
   locator where;
   mask_rows mask;
+  bool readable;    ///< shows them
+  keep_set keep{};  ///< where entries are hidden
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, lane one, ordinal_range piece) const {
-    int const end = min_op{}(lanes.committed(one), piece.end);
-    listed_row const kept = listed_for(keep, one);
+    int const end = min_op{}(readable ? *lanes.count.row(one) : lanes.committed(one), piece.end);
+    listed_row const kept = readable ? listed_row{} : listed_for(keep, one);
     for (int e = piece.begin + block.thread(); e < end; e += block.threads()) {
-      if (!kept.has(e)) set_in_mask(block, mask, one, where.at(one, e).unit, false);
+      if (!kept.has(e)) set_in_mask(block, mask, one, where.at(one, e).unit, readable);
     }
   }
 };
@@ -49,8 +50,7 @@ struct hide_all {
   row_owners rows;
   std::int64_t of_row;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = rows.at(static_cast<int>(i / of_row));
     std::int64_t const at = i % of_row;
     if (mask.form != mask_form::bits) {
@@ -60,21 +60,6 @@ struct hide_all {
     unsigned* const word = reinterpret_cast<unsigned*>(mask.rows.row(one)) + at;
     std::int64_t const left = mask.units - 32 * at;
     *word = left >= 32 ? 0u : *word & ~((1u << static_cast<int>(left)) - 1);
-  }
-};
-
-/// Shows all entries of a lane, drafts included.
-struct show_entries {
-  kvpolicy::lanes lanes;
-  locator where;
-  mask_rows mask;
-
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block, lane one, ordinal_range piece) const {
-    int const end = min_op{}(*lanes.count.row(one), piece.end);
-    for (int e = piece.begin + block.thread(); e < end; e += block.threads()) {
-      set_in_mask(block, mask, one, where.at(one, e).unit, true);
-    }
   }
 };
 
@@ -99,7 +84,7 @@ struct implementation<ops::hide_dropped_t, Backend> {
   static void run(Executor& exec, keep_set const& keep, cache const& in, mask_rows const& mask) {
     detail::check_mask_words("apply", mask);
     detail::launch_row_pieces(exec, detail::owners_of(mask.rows, keep.lanes), in.lanes.capacity,
-                              detail::hide_entries{keep, in.lanes, in.where, mask});
+                              detail::show_or_hide{in.lanes, in.where, mask, false, keep});
   }
 };
 
@@ -112,7 +97,7 @@ struct implementation<ops::show_entries_t, Backend> {
     detail::row_owners const rows = detail::owners_of(mask.rows, in.lanes);
     std::int64_t const of_row = mask.form == mask_form::bits ? (mask.units + 31) / 32 : mask.units;
     detail::launch_each_unless_fault(exec, rows.count() * of_row, detail::hide_all{mask, rows, of_row});
-    detail::launch_row_pieces(exec, rows, in.lanes.capacity, detail::show_entries{in.lanes, in.where, mask});
+    detail::launch_row_pieces(exec, rows, in.lanes.capacity, detail::show_or_hide{in.lanes, in.where, mask, true});
   }
 };
 

@@ -16,24 +16,14 @@ struct one_move {
   [[nodiscard]] KVPOLICY_HD int source(int) const { return from; }
 };
 
-/// How the entries of each lane move (`lane_replacement`).
-struct replaced_lanes {
-  keep_set keep{};
-  kvpolicy::lanes lanes{};
-
-  /// The ordinal of the entry that the i-th lane drops; -1 if it drops none.
-  [[nodiscard]] KVPOLICY_HD int dropped(int i) const {
-    listed_row const gone = listed_for(keep, lanes, i);
-    return gone.count > 0 ? gone.ordinal[0] : -1;
-  }
-  [[nodiscard]] KVPOLICY_HD lane_replacement of(lane one, int ordinal) const {
-    return replacement_of(lanes.order_of(one), lanes.position.row(one), lanes.committed(one), ordinal);
-  }
-};
+/// How the entries of a lane move that drops this one.
+[[nodiscard]] KVPOLICY_HD inline lane_replacement replacement_in(lanes const& batch, lane one, int ordinal) {
+  return replacement_of(batch.order_of(one), batch.position.row(one), batch.committed(one), ordinal);
+}
 
 /// Checks that the dropped entry's slot is one of the pool.
 struct dropped_slot_check {
-  replaced_lanes moves;
+  gap_lanes moves;
   unit_table list;
   std::int64_t units;
 
@@ -49,7 +39,7 @@ struct dropped_slot_check {
 /// The first block of a lane changes its list of slots. Each other block moves a slice of rows or of a column: first
 /// the newest entry, then the few entries behind its old place.
 struct replace_kernel {
-  replaced_lanes moves;
+  gap_lanes moves;
   locator where;
   unit_table list;
   few_moved what;
@@ -62,7 +52,7 @@ struct replace_kernel {
     int const ordinal = moves.dropped(i);
     if (ordinal < 0) return;
     lane const one = moves.lanes.at(i);
-    int const source = moves.of(one, ordinal).source;
+    int const source = replacement_in(moves.lanes, one, ordinal).source;
     gap_moves const behind{source, *moves.lanes.count.row(one) - 1};
     int slice = block.index() % (slices + 1) - 1;
     if (slice < 0) return change_list(block, one, ordinal, behind);
@@ -99,7 +89,7 @@ struct replace_kernel {
 /// Moves positions, and writes the order and the count of each lane, one block for each. Lanes that share a row of
 /// counts share positions too, so that the block which writes a count is the only one that reads it.
 struct replace_positions_kernel {
-  replaced_lanes moves;
+  gap_lanes moves;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -109,7 +99,7 @@ struct replace_positions_kernel {
     lanes const& batch = moves.lanes;
     if (leads_row(batch.position, batch, one)) {
       int* const position = batch.position.row(one);
-      lane_replacement const how = moves.of(one, ordinal);
+      lane_replacement const how = replacement_in(batch, one, ordinal);
       int const last = *batch.count.row(one) - 1;
       block.sync();
       if (block.thread() == 0) {
@@ -133,16 +123,15 @@ struct implementation<ops::replace_listed_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
                   std::span<recorded_column const> columns) {
-    detail::replaced_lanes const moves{keep, in.lanes};
-    detail::unit_table slots = list.data != nullptr ? detail::table_of(in.where, list) : detail::unit_table{};
+    detail::gap_lanes const moves{keep, in.lanes};
+    detail::unit_table slots = detail::table_of(in.where, list);
     if (list.data != nullptr) {
       detail::launch_check(exec, in.lanes.size(), detail::dropped_slot_check{moves, slots, in.where.units});
     }
     detail::few_columns const known = detail::known_columns(columns);
     bool launched = false;
     auto const launch = [&](detail::few_moved some) {
-      detail::split_columns(some, in.lanes.size(), exec.config());
-      int const slices = detail::slices_of(some);
+      int const slices = detail::split_columns(some, in.lanes.size(), exec.config());
       detail::launch_unless_fault(exec, launch_shape{in.lanes.size() * (slices + 1), exec.threads().row, 0},
                                   detail::replace_kernel{moves, in.where, slots, some, known, slices});
       slots = {};  // lists change once
@@ -150,7 +139,7 @@ struct implementation<ops::replace_listed_t, Backend> {
     };
     detail::moved_list rest(launch);
     if (list.data == nullptr) rest.add_planes(in);
-    rest.add_moved_columns(columns);
+    rest.add_columns(columns);
     rest.flush();
     if (!launched) launch(detail::few_moved{});
     detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), exec.threads().row, 0},

@@ -22,23 +22,6 @@ struct block_marks {
   }
 };
 
-/// Finds which ordinals of a tile are kept. A tile has as many entries as the block has threads.
-struct keep_tile {
-  int* stays;  ///< shared memory, one int for each thread
-
-  /// True if ordinal begin + t is kept, in thread t. `before` is how many of `kept` lie before the tile. Collective.
-  template <class Block>
-  KVPOLICY_HD bool is_kept(Block& block, listed_row const& kept, int before, int begin) const {
-    block.sync();
-    stays[block.thread()] = 0;
-    block.sync();
-    int const next = before + block.thread();
-    if (next < kept.count && kept.ordinal[next] - begin < block.threads()) stays[kept.ordinal[next] - begin] = 1;
-    block.sync();
-    return stays[block.thread()] != 0;
-  }
-};
-
 /// Finds, for each unit in a tile, the first thread that has it and that no mark names yet; then marks the unit. Of
 /// equal units the lowest thread wins, whichever comes first.
 struct first_claims {
@@ -100,7 +83,7 @@ struct rewrite_kernel {
     return marks_bytes(in) + (std::int64_t{in.lanes.capacity} * 4 + 15) / 16 * 16;
   }
   [[nodiscard]] static std::size_t shared_bytes(int threads) {
-    return 2 * shared_arena::bytes_of_piece<int>(threads) + shared_arena::bytes_of_piece<int>(1) + collective_bytes();
+    return shared_arena::bytes_of_piece<int>(threads) + shared_arena::bytes_of_piece<int>(1) + collective_bytes();
   }
 
   template <class Block>
@@ -109,30 +92,10 @@ struct rewrite_kernel {
   }
 
  private:
-  /// The three counts of a tile, packed in one number for the prefix sum.
-  struct packed_counts {
-    static constexpr int bits = 20;
-    [[nodiscard]] KVPOLICY_HD static std::uint64_t of(bool stays, bool freed, bool released) {
-      return std::uint64_t{stays} | std::uint64_t{freed} << bits | std::uint64_t{released} << (2 * bits);
-    }
-    [[nodiscard]] KVPOLICY_HD static int at(std::uint64_t sum, int which) {
-      return static_cast<int>(sum >> (which * bits) & ((std::uint64_t{1} << bits) - 1));
-    }
-  };
-  /// The counts of a row so far.
-  struct progress {
-    int stayed = 0;
-    int freed = 0;
-    int released = 0;
-    [[nodiscard]] KVPOLICY_HD progress with(std::uint64_t sum) const {
-      return {stayed + packed_counts::at(sum, 0), freed + packed_counts::at(sum, 1),
-              released + packed_counts::at(sum, 2)};
-    }
-  };
+  static constexpr int stayed = 0, freed_unit = 1, released = 2;  ///< the kinds that are counted
   struct workspace {
     block_marks marks;
     int* dropped;  ///< device memory: the dropped slots in order
-    keep_tile tile;
     first_claims claims;
     collective_storage* storage;
   };
@@ -144,7 +107,6 @@ struct rewrite_kernel {
     workspace of;
     of.marks.words = reinterpret_cast<unsigned*>(mine);
     of.dropped = reinterpret_cast<int*>(mine + marks_bytes(in));
-    of.tile.stays = arena.take<int>(block.threads());
     of.claims.unit = arena.take<int>(block.threads());
     of.claims.contest = arena.take<int>(1);
     of.storage = arena.take<collective_storage>(1);
@@ -159,12 +121,13 @@ struct rewrite_kernel {
     int const committed = in.lanes.committed(this_lane);
     int* const slot = writable_list(edit.list, in.where, this_lane);
     mark_kept(block, work.marks, kept, slot, committed, count);
-    progress now;
+    three_counts now;
     for (int begin = 0; begin < count; begin += block.threads()) {
       partition(block, work, this_lane, kept, slot, begin, committed, count, now);
     }
     block.sync();
-    for (int i = block.thread(); i < count - now.stayed; i += block.threads()) slot[now.stayed + i] = work.dropped[i];
+    for (int i = block.thread(); i < count - now.of[stayed]; i += block.threads())
+      slot[now.of[stayed] + i] = work.dropped[i];
     if (block.thread() == 0) report_freed(block, this_lane, now);
   }
 
@@ -188,34 +151,33 @@ struct rewrite_kernel {
   /// still to be read: no more are kept than came before, and this tile has been read.
   template <class Block>
   KVPOLICY_HD void partition(Block& block, workspace const& work, lane this_lane, listed_row const& kept, int* slot,
-                             int begin, int committed, int count, progress& now) const {
+                             int begin, int committed, int count, three_counts& now) const {
     int const e = begin + block.thread();
-    bool const listed = work.tile.is_kept(block, kept, now.stayed, begin);
+    listed_row const left{kept.ordinal + now.of[stayed], min_op{}(kept.count - now.of[stayed], block.threads())};
     bool const there = e < count;
-    bool const stays = there && (listed || e >= committed);
+    bool const stays = there && (e >= committed || left.has(e));
     bool const falls = there && !stays;
     int const unit = there ? slot[e] : 0;
     bool const goes = work.claims.claim(block, work.marks, falls && unit != edit.dead, unit);
     int const position = there ? in.lanes.position.row(this_lane)[e] : 0;
     bool const given = goes && position >= number_or_zero(edit.locked_prefix, this_lane) && !edit.shared(unit);
     block.sync();
-    auto const sum = block.exclusive_sum(work.storage, packed_counts::of(stays, given, goes && !given));
-    progress const before = now.with(sum.before);
-    if (stays) slot[before.stayed] = unit;
-    if (falls) work.dropped[e - before.stayed] = unit;
+    int const kind = stays ? stayed : given ? freed_unit : goes ? released : -1;
+    auto const sum = block.exclusive_sum(work.storage, three_counts::packed(kind));
+    three_counts const before = now.with(sum.before);
+    if (stays) slot[before.of[stayed]] = unit;
+    if (falls) work.dropped[e - before.of[stayed]] = unit;
     if (falls && edit.map.data != nullptr) map_row(edit.map, edit.map_begin, this_lane)[position] = edit.dead;
-    if (given) unit_row::of(edit.freed, this_lane).put(before.freed, unit);
-    if (goes && !given) unit_row::of(edit.released, this_lane).put(before.released, unit);
+    if (given) unit_row::of(edit.freed, this_lane).put(before.of[freed_unit], unit);
+    if (goes && !given) unit_row::of(edit.released, this_lane).put(before.of[released], unit);
     now = now.with(sum.all);
   }
 
   template <class Block>
-  KVPOLICY_HD void report_freed(Block& block, lane this_lane, progress const& now) const {
-    unit_row::of(edit.freed, this_lane).set_count(now.freed);
-    unit_row::of(edit.released, this_lane).set_count(now.released);
-    if (freed == nullptr || now.freed == 0) return;
-    std::int64_t const entries = std::int64_t{now.freed} * rows.sharers();
-    block.atomic_add(reinterpret_cast<std::uint64_t*>(freed), static_cast<std::uint64_t>(entries));
+  KVPOLICY_HD void report_freed(Block& block, lane this_lane, three_counts const& now) const {
+    unit_row::of(edit.freed, this_lane).set_count(now.of[freed_unit]);
+    unit_row::of(edit.released, this_lane).set_count(now.of[released]);
+    if (freed != nullptr) add_to_stats(block, freed, std::int64_t{now.of[freed_unit]} * rows.sharers());
   }
 };
 

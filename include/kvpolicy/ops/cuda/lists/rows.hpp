@@ -31,6 +31,13 @@ struct row_owners {
     return {sequence, lanes.layer_begin + i / heads(), i % heads()};
   }
 
+  /// The number i of a lane's row.
+  [[nodiscard]] KVPOLICY_HD int row(lane one) const {
+    int const sequence = by_sequence ? one.sequence - lanes.sequence_begin : 0;
+    int const layer = sequence * layers() + (by_layer ? one.layer - lanes.layer_begin : 0);
+    return layer * heads() + (by_head ? one.head : 0);
+  }
+
   /// How many lanes of a sequence share a row.
   [[nodiscard]] KVPOLICY_HD int sharers() const {
     return (by_layer ? 1 : lanes.layers()) * (by_head ? 1 : lanes.heads);
@@ -77,6 +84,30 @@ struct listed_row {
 }
 [[nodiscard]] KVPOLICY_HD inline listed_row listed_for(keep_set const& keep, lane this_lane) {
   return listed_for(keep, keep.lanes, keep.lanes.index(this_lane));
+}
+
+/// Three counts. What a block adds to them is packed into one number for a prefix sum: less than 2^20 to each.
+struct three_counts {
+  int of[3] = {};
+
+  /// One of this kind; of none if it is below 0.
+  [[nodiscard]] KVPOLICY_HD static std::uint64_t packed(int kind) {
+    return kind < 0 ? 0 : std::uint64_t{1} << (bits * kind);
+  }
+  [[nodiscard]] KVPOLICY_HD three_counts with(std::uint64_t sum) const {
+    constexpr std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+    return {{of[0] + static_cast<int>(sum & mask), of[1] + static_cast<int>(sum >> bits & mask),
+             of[2] + static_cast<int>(sum >> (2 * bits))}};
+  }
+
+ private:
+  static constexpr int bits = 20;
+};
+
+/// Adds to a number of the statistics, from any block. Integer sums do not depend on their order.
+template <class Block>
+KVPOLICY_HD void add_to_stats(Block& block, std::int64_t* number, std::int64_t more) {
+  if (more != 0) block.atomic_add(reinterpret_cast<std::uint64_t*>(number), static_cast<std::uint64_t>(more));
 }
 
 /// How many pieces a lane's entries have. There is at least one, since its block may also handle other data of the

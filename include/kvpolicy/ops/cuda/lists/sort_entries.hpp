@@ -12,6 +12,7 @@ namespace detail {
 /// of the entries that are left and exchanges it with the first of them.
 struct sort_kernel {
   kvpolicy::lanes lanes;
+  row_owners rows;
   locator where;
   unit_table list;
   few_moved what;
@@ -19,8 +20,8 @@ struct sort_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = lanes.at(block.index());
-    if (!leads_row(lanes.position, lanes, one) || lanes.order.row(one)->ascends() || !counts_fit(lanes, one)) return;
+    lane const one = rows.at(block.index());
+    if (lanes.order.row(one)->ascends() || !counts_fit(lanes, one)) return;
     int* const position = lanes.position.row(one);
     int const count = *lanes.count.row(one);
     auto* const storage = shared_arena(block).take<collective_storage>(1);
@@ -34,25 +35,17 @@ struct sort_kernel {
       lowest = block.reduce(storage, lowest, min_op{});
       auto const from = static_cast<int>(static_cast<std::uint32_t>(lowest));
       if (from == i) continue;
-      for_each_sharing(one, [&](lane each) { exchange(block, each, i, from); });
+      for (int j = 0; j < rows.sharers(); ++j) exchange(block, rows.sharer(one, j), i, from);
       if (block.thread() == 0) exchange_values(position[i], position[from]);
       block.sync();
     }
     block.sync();
     if (block.thread() != 0) return;
     *lanes.order.row(one) = {};
-    for_each_sharing(one, [&](lane each) { lower_known(block, known, each, 0); });
+    for (int j = 0; j < rows.sharers(); ++j) lower_known(block, known, rows.sharer(one, j), 0);
   }
 
  private:
-  /// Calls visit(lane) for every lane that has the positions of `one`.
-  template <class Visit>
-  KVPOLICY_HD void for_each_sharing(lane one, Visit const& visit) const {
-    int const layers = lanes.position.layer == 0 ? lanes.layers() : 1;
-    int const heads = lanes.position.head == 0 ? lanes.heads : 1;
-    for (int i = 0; i < layers * heads; ++i) visit(lane{one.sequence, one.layer + i / heads, one.head + i % heads});
-  }
-
   template <class T>
   KVPOLICY_HD static void exchange_values(T& a, T& b) {
     T const old = a;
@@ -94,13 +87,14 @@ struct implementation<ops::sort_entries_t, Backend> {
     };
     detail::moved_list all(visit);
     if (list.data == nullptr) all.add_planes(in);
-    all.add_moved_columns(columns);
+    all.add_columns(columns);
     all.flush();
     expects(visits <= 1, "sort_entries", "columns", columns.size(), "a device sorts eight planes and columns at most");
-    detail::unit_table const slots = list.data != nullptr ? detail::table_of(in.where, list) : detail::unit_table{};
-    launch_shape const shape{in.lanes.size(), exec.threads().row, detail::collective_bytes()};
-    detail::launch_unless_fault(exec, shape,
-                                detail::sort_kernel{in.lanes, in.where, slots, what, detail::known_columns(columns)});
+    detail::unit_table const slots = detail::table_of(in.where, list);
+    detail::row_owners const rows = detail::owners_of(in.lanes.position, in.lanes);
+    detail::launch_unless_fault(
+        exec, launch_shape{rows.count(), exec.threads().row, detail::collective_bytes()},
+        detail::sort_kernel{in.lanes, rows, in.where, slots, what, detail::known_columns(columns)});
   }
 };
 

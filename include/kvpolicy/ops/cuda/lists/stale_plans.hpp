@@ -46,8 +46,7 @@ struct raise_epoch {
   by_lane<std::uint64_t> epochs;
   int const* changed;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i) * lanes.heads);
     if (changed == nullptr || changed[one.sequence] != 0) ++*epochs.row(one);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/moves/move_rows.hpp>
+#include <kvpolicy/ops/cuda/run/page_launches.hpp>
 #include <kvpolicy/ops/cuda/select/bins.hpp>
 #include <kvpolicy/ops/units.hpp>
 
@@ -19,20 +20,14 @@ struct slot_moves {
 
 /// The scratch of all lists. Lanes that share a list share its scratch.
 struct slot_storage {
-  int* memory = nullptr;
-  kvpolicy::lanes lanes{};
-  by_lane<int> shares{};
+  int* memory;
+  row_owners lists;
 
-  [[nodiscard]] static std::size_t bytes(kvpolicy::lanes const& batch, by_lane<int> const& shares) {
-    std::int64_t const lists = std::int64_t{shares.sequence != 0 ? batch.sequences : 1} *
-                               (shares.layer != 0 ? batch.layers() : 1) * (shares.head != 0 ? batch.heads : 1);
-    return static_cast<std::size_t>(lists) * static_cast<std::size_t>(batch.capacity + 1) * sizeof(int);
+  [[nodiscard]] static std::size_t bytes(row_owners const& lists) {
+    return static_cast<std::size_t>(lists.count()) * static_cast<std::size_t>(lists.lanes.capacity + 1) * sizeof(int);
   }
   [[nodiscard]] KVPOLICY_HD slot_moves of(lane one, int gone) const {
-    std::int64_t list = shares.sequence != 0 ? one.sequence - lanes.sequence_begin : 0;
-    if (shares.layer != 0) list = list * lanes.layers() + one.layer - lanes.layer_begin;
-    if (shares.head != 0) list = list * lanes.heads + one.head;
-    int* const first = memory + list * (lanes.capacity + 1);
+    int* const first = memory + std::int64_t{lists.row(one)} * (lists.lanes.capacity + 1);
     return {first, first + 1, first + 1 + gone};
   }
 };
@@ -44,19 +39,15 @@ struct pair_holes_kernel {
   unit_table list;
   slot_storage storage;
 
-  /// What finds the lowest slots and what sorts them use the same memory, one after the other.
   [[nodiscard]] static constexpr std::size_t shared_bytes(int threads) {
-    std::size_t const search = select_storage::bytes_without_keys();
-    std::size_t const sorting = sort_bytes(threads);
-    return (search < sorting ? sorting : search) + shared_arena::bytes_of_piece<int>(sorted_of_a_thread * threads) +
+    return search_or_sort_bytes(threads) + shared_arena::bytes_of_piece<int>(sorted_of_a_thread * threads) +
            shared_arena::bytes_of_piece<int>(1);
   }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = moves.lanes.at(block.index());
-    if (!leads_row(list.shares, moves.lanes, one)) return;
-    kept_moves const now = moves.of(block.index());
+    lane const one = storage.lists.at(block.index());
+    kept_moves const now = moves.of(moves.lanes.index(one));
     int const gone = now.committed - now.entries;
     slot_moves const temp_storage = storage.of(one, gone);
     if (gone <= 0) {
@@ -73,6 +64,11 @@ struct pair_holes_kernel {
   }
 
  private:
+  /// What finds the lowest slots and what sorts them use the same memory, one after the other.
+  [[nodiscard]] KVPOLICY_HD static constexpr std::size_t search_or_sort_bytes(int threads) {
+    return max_op{}(select_storage::bytes_without_keys(), sort_bytes(threads));
+  }
+
   /// The n-th highest of `count` numbers, which are at least 0, with n from 1 to count. Collective.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD static int nth_highest(Block& block, int const* values, int count, int n,
@@ -99,9 +95,7 @@ struct pair_holes_kernel {
   KVPOLICY_HD static void list_freed(Block& block, int const* freed, int gone, int* to, select_storage const& search) {
     int const most = sorted_of_a_thread * block.threads();
     shared_arena arena(block);
-    std::size_t const sorting = sort_bytes(block.threads());
-    auto* const both = arena.take<std::byte>(static_cast<int>(
-        sorting < select_storage::bytes_without_keys() ? select_storage::bytes_without_keys() : sorting));
+    auto* const both = arena.take<std::byte>(static_cast<int>(search_or_sort_bytes(block.threads())));
     int* const some = arena.take<int>(most);
     int* const taken = arena.take<int>(1);
     int listed = -1;  // slots up to this one are listed
@@ -130,34 +124,28 @@ struct pair_holes_kernel {
     return e >= now.committed || (before < now.entries && now.kept[before] == e);
   }
 
-  /// Lists, in the order of entries, the slots of rows that move, the holes, and other slots that are freed. The three
-  /// counts are packed in one number for the prefix sum.
+  /// Lists, in the order of entries, the slots of rows that move (kind 0), the holes (1), and other slots that are
+  /// freed (2).
   template <class Block>
   KVPOLICY_HD static void pair_up(Block& block, kept_moves const& now, int const* slot, int lowest, int gone,
                                   slot_moves const& temp_storage, collective_storage* storage) {
-    constexpr int bits = 20;
-    constexpr std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
     int const count = now.committed + now.drafts;
-    int moved = 0;
-    int holes = 0;
-    int left = 0;
+    three_counts all;
     for (int begin = 0; begin < count; begin += block.threads()) {
       int const e = begin + block.thread();
       bool const there = e < count;
       bool const stay = there && stays(now, e, now.before(e));
       int const slot_here = there ? slot[e] : 0;
       int const kind = !there || (stay && slot_here < lowest) ? -1 : stay ? 0 : slot_here < lowest ? 1 : 2;
-      std::uint64_t const one = kind < 0 ? 0 : std::uint64_t{1} << (kind * bits);
       block.sync();
-      prefix_sum<std::uint64_t> const sum = block.exclusive_sum(storage, one);
-      if (kind == 0) temp_storage.vacated[moved + static_cast<int>(sum.before & mask)] = slot_here;
-      if (kind == 1) temp_storage.holes[holes + static_cast<int>(sum.before >> bits & mask)] = slot_here;
-      if (kind == 2) temp_storage.vacated[gone - 1 - left - static_cast<int>(sum.before >> (2 * bits))] = slot_here;
-      moved += static_cast<int>(sum.all & mask);
-      holes += static_cast<int>(sum.all >> bits & mask);
-      left += static_cast<int>(sum.all >> (2 * bits));
+      prefix_sum<std::uint64_t> const sum = block.exclusive_sum(storage, three_counts::packed(kind));
+      three_counts const before = all.with(sum.before);
+      if (kind == 0) temp_storage.vacated[before.of[0]] = slot_here;
+      if (kind == 1) temp_storage.holes[before.of[1]] = slot_here;
+      if (kind == 2) temp_storage.vacated[gone - 1 - before.of[2]] = slot_here;
+      all = all.with(sum.all);
     }
-    if (block.thread() == 0) *temp_storage.pairs = moved;
+    if (block.thread() == 0) *temp_storage.pairs = all.of[0];
     block.sync();
   }
 
@@ -243,8 +231,7 @@ struct implementation<ops::fill_holes_t, Backend> {
   /// Bytes of scratch for a cache with lists of slots; 0 for others, which never call this verb.
   [[nodiscard]] static std::size_t scratch(cache const& in) {
     if (in.where.kind == locating::identity || in.where.kind == locating::ring || in.where.unit_tokens > 1) return 0;
-    by_lane<int const> const shares = detail::rows_of(in.where, in.where.table);
-    return detail::slot_storage::bytes(in.lanes, {nullptr, shares.sequence, shares.layer, shares.head});
+    return detail::slot_storage::bytes(detail::owners_of(detail::rows_of(in.where, in.where.table), in.lanes));
   }
 
   template <class Executor>
@@ -254,14 +241,15 @@ struct implementation<ops::fill_holes_t, Backend> {
     detail::check_movable("fill_holes", in);
     detail::kept_lanes const moves{keep, in.lanes};
     detail::unit_table const table = detail::table_of(in.where, list);
-    detail::slot_storage const storage{reinterpret_cast<int*>(exec.scratch()), in.lanes, table.shares};
+    detail::slot_storage const storage{reinterpret_cast<int*>(exec.scratch()),
+                                       detail::owners_of(table.shares, in.lanes)};
     auto const threads = exec.threads().segment;
     detail::launch_unless_fault(
-        exec, launch_shape{in.lanes.size(), threads, detail::pair_holes_kernel::shared_bytes(threads)},
+        exec, launch_shape{storage.lists.count(), threads, detail::pair_holes_kernel::shared_bytes(threads)},
         detail::pair_holes_kernel{moves, table, storage});
     auto const visit = [&](detail::few_moved const& some) {
       int const lanes = in.lanes.size() * some.count;
-      int const pieces = pieces_of(exec.config(), lanes, in.lanes.capacity);
+      int const pieces = detail::count_blocks_per_lane(exec, lanes, (in.lanes.capacity / 2 + 63) / 64);
       detail::launch_unless_fault(exec, launch_shape{lanes * pieces, exec.threads().row, 0},
                                   detail::move_pairs_kernel{moves, some, storage, pieces});
     };
@@ -269,15 +257,6 @@ struct implementation<ops::fill_holes_t, Backend> {
     planes.add_planes(in);
     planes.flush();
     detail::permute_lanes(exec, moves, in, columns, false);
-  }
-
- private:
-  /// How many pieces: enough blocks for the device, but at least 64 rows in each.
-  [[nodiscard]] static int pieces_of(launch_config const& numbers, int lanes, int bound) {
-    constexpr int rows_of_a_piece = 64;
-    int const wanted = (numbers.processors * 16 + lanes - 1) / lanes;
-    int const most = (bound / 2 + rows_of_a_piece - 1) / rows_of_a_piece;
-    return most < 1 ? 1 : wanted < most ? wanted : most;
   }
 };
 

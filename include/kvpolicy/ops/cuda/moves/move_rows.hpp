@@ -73,11 +73,7 @@ class moved_list {
   void add_planes(cache const& in) {
     for_each_moved_plane(in, [&](plane const& each) { add(moved_plane(each)); });
   }
-  void add_columns(cache const& in, std::span<recorded_column const> columns) {
-    add(moved_positions(in.lanes.position));
-    add_moved_columns(columns);
-  }
-  void add_moved_columns(std::span<recorded_column const> columns) {
+  void add_columns(std::span<recorded_column const> columns) {
     for (recorded_column const& each : columns) {
       if (each.about.extent != column_extent::lane_entry || each.about.rule != on_move::permute) continue;
       add(moved_column(each.rows, each.about.bytes));
@@ -104,21 +100,20 @@ class moved_list {
   return known;
 }
 
-/// Divides rows into slices until the device has enough blocks. A slice has at least 64 bytes of a row.
-inline void split_columns(few_moved& some, int lanes, launch_config const& numbers) {
+/// Divides rows into slices until the device has enough blocks. A slice has at least 64 bytes of a row. Returns how
+/// many slices there are.
+inline int split_columns(few_moved& some, int lanes, launch_config const& numbers) {
   constexpr int narrowest = 64;
   std::int64_t const wanted = std::int64_t{numbers.processors} * numbers.blocks_of_a_processor;
+  int all = 0;
   for (int i = 0; i < some.count; ++i) {
     moved_rows& one = some.of[i];
     while (std::int64_t{lanes} * some.count * one.slices < wanted &&
            one.columns * one.width >= 2 * narrowest * one.slices) {
       one.slices *= 2;
     }
+    all += one.slices;
   }
-}
-[[nodiscard]] inline int slices_of(few_moved const& some) {
-  int all = 0;
-  for (int i = 0; i < some.count; ++i) all += some.of[i].slices;
   return all;
 }
 
@@ -153,12 +148,12 @@ struct permute_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    plain_barrier barrier;
-    run(block, block.index() / slices, block.index() % slices, barrier);
+    always_permitted permission;
+    run(block, block.index() / slices, block.index() % slices, permission);
   }
-  /// Moves slice `slice` of lane i. Before the first call of `barrier` nothing is written.
-  template <class Block, class Barrier>
-  KVPOLICY_HD void run(Block& block, int i, int slice, Barrier& barrier) const {
+  /// Moves slice `slice` of lane i. Nothing is written before `permission` is asked.
+  template <class Block, class Permission>
+  KVPOLICY_HD void run(Block& block, int i, int slice, Permission& permission) const {
     auto const now = moves.of(i);
     if (now.none()) return;
     lane const one = lanes.at(i);
@@ -169,16 +164,11 @@ struct permute_kernel {
     moved_rows const& mine = what.of[item];
     if (mine.led_by(lanes, one)) {
       run_by_width(block, mine.width,
-                   tile_mover<decltype(now), Barrier&>{mine, where, one, now, begin, slice, barrier});
+                   tile_mover<decltype(now), Permission&>{mine, where, one, now, begin, slice, permission});
     }
-    if (barrier.permits(block) && first_slice && block.thread() == 0) lower_known(block, known, one, begin);
+    if (permission.permits(block) && first_slice && block.thread() == 0) lower_known(block, known, one, begin);
   }
 };
-
-template <class Executor, class Moves>
-void launch_permute(Executor& exec, permute_kernel<Moves> const& permute) {
-  launch_unless_fault(exec, launch_shape{permute.lanes.size() * permute.slices, exec.threads().row, 0}, permute);
-}
 
 /// Calls launch(kernel) for all kernels that move positions and columns of every lane and, if `rows` is true, its rows.
 /// There is one, unless there are more than eight planes and columns.
@@ -187,19 +177,22 @@ void for_each_permute(Executor& exec, Moves const& moves, cache const& in, std::
                       bool rows, Launch const& launch) {
   few_columns const known = known_columns(columns);
   auto const visit = [&](few_moved some) {
-    split_columns(some, in.lanes.size(), exec.config());
-    launch(permute_kernel<Moves>{moves, in.lanes, in.where, some, known, slices_of(some)});
+    int const slices = split_columns(some, in.lanes.size(), exec.config());
+    launch(permute_kernel<Moves>{moves, in.lanes, in.where, some, known, slices});
   };
   moved_list list(visit);
   if (rows) list.add_planes(in);
-  list.add_columns(in, columns);
+  list.add(moved_positions(in.lanes.position));
+  list.add_columns(columns);
   list.flush();
 }
 
 template <class Executor, class Moves>
 void permute_lanes(Executor& exec, Moves const& moves, cache const& in, std::span<recorded_column const> columns,
                    bool rows) {
-  for_each_permute(exec, moves, in, columns, rows, [&](auto const& permute) { launch_permute(exec, permute); });
+  for_each_permute(exec, moves, in, columns, rows, [&](auto const& permute) {
+    launch_unless_fault(exec, launch_shape{in.lanes.size() * permute.slices, exec.threads().row, 0}, permute);
+  });
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -68,16 +68,10 @@ struct thread_grid {
   }
 };
 
-/// What stands between the loads and the stores of a tile: a barrier, which says whether the block may write.
-struct plain_barrier {
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD bool operator()(Block& block) const {
-    block.sync();
-    return true;
-  }
+/// Says whether a block may write what it has loaded. All threads of the block ask it.
+struct always_permitted {
   /// Whether rows may be read before it is asked.
   [[nodiscard]] KVPOLICY_HD bool may_read() const { return true; }
-  /// The same answer without a barrier, if one was given before.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD bool permits(Block&) const {
     return true;
@@ -91,7 +85,7 @@ struct plain_barrier {
 /// writes rows i to j - 1 after it. Later tiles read rows from source(j) >= j on, which these writes do not touch, and
 /// earlier tiles have read their sources before an earlier barrier. Blocks do not interfere, since they have different
 /// columns or planes.
-template <class Moves, class Barrier = plain_barrier>
+template <class Moves, class Permission = always_permitted>
 struct tile_mover {
   static constexpr int at_once = 8;
   moved_rows const& what;
@@ -100,7 +94,7 @@ struct tile_mover {
   Moves const& moves;
   int begin;
   int slice;
-  Barrier barrier{};
+  Permission permission{};
 
   /// Of wide rows a thread has four pieces of a row, so that it looks for the row's place once for all of them.
   template <int Width, class Block>
@@ -134,7 +128,7 @@ struct tile_mover {
     bytes staged[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(Columns)];
     std::int64_t offset[static_cast<std::size_t>(Columns)];
     for (int k = 0; k < Columns; ++k) offset[k] = min_op{}(column + k * mine.wide, mine.end - 1) * what.step;
-    if (first < end && barrier.may_read()) {
+    if (first < end && permission.may_read()) {
       std::byte const* from[static_cast<std::size_t>(Rows)];
       for (int r = 0; r < Rows; ++r) {
         from[r] = what.row(where, lane, moves.source(min_op{}(first + r * mine.tall, end - 1)));
@@ -143,7 +137,8 @@ struct tile_mover {
         for (int k = 0; k < Columns; ++k) staged[r][k] = *reinterpret_cast<bytes const*>(from[r] + offset[k]);
       }
     }
-    if (!barrier(block)) return false;
+    if (!permission.permits(block)) return false;
+    block.sync();
     for (int r = 0; r < Rows; ++r) {
       int const e = first + r * mine.tall;
       if (e >= end) continue;

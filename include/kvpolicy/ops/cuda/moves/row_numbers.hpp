@@ -12,9 +12,6 @@ namespace KVPOLICY_NAMESPACE::detail {
 [[nodiscard]] KVPOLICY_HD inline float number_at(row_view const& rows, lane one, int e, int d) {
   return any_element_at(rows.rows.element, rows.row(one, e) + d * rows.rows.channel_stride);
 }
-[[nodiscard]] KVPOLICY_HD inline float scale_at(row_view const& rows, lane one, int e) {
-  return rows.rows.scales.data != nullptr ? rows.scale(one, e) : 1.0f;
-}
 
 /// The norm of an entry's row, by one warp. Every thread of it gets the norm.
 template <class Block>
@@ -25,7 +22,7 @@ template <class Block>
     sum += value * value;
   }
   sum = block.reduce_warp(sum, plus_op{});
-  return static_cast<float>(::sqrt(sum) * ::fabs(static_cast<double>(scale_at(rows, one, e))));
+  return static_cast<float>(::sqrt(sum) * ::fabs(static_cast<double>(rows.scale(one, e))));
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -31,30 +31,24 @@ struct some_elements {
   }
 };
 
-/// Loads of one element, aligned to its size.
+/// Loads of one element, aligned to its size. Elements of keys may be fp8, and are loaded without their scale.
+template <bool OfKeys>
 struct one_element {
   static constexpr int width = 1;
   codec element;
   using raw = float;
-  [[nodiscard]] KVPOLICY_HD raw load(std::byte const* from) const { return element_at(element, from); }
-  [[nodiscard]] KVPOLICY_HD static float value(raw loaded, int) { return loaded; }
-};
-
-/// Loads of one element of fp8, without its scale.
-struct one_fp8_element {
-  static constexpr int width = 1;
-  codec element;
-  using raw = float;
-  [[nodiscard]] KVPOLICY_HD raw load(std::byte const* from) const { return any_element_at(element, from); }
+  [[nodiscard]] KVPOLICY_HD raw load(std::byte const* from) const {
+    return OfKeys ? any_element_at(element, from) : element_at(element, from);
+  }
   [[nodiscard]] KVPOLICY_HD static float value(raw loaded, int) { return loaded; }
 };
 
 /// Calls visit(loads), with loads of four elements of f32 or `Halves` elements of 16 bits if `alignment`, the bytes
 /// that each group of so many is aligned to, allows it.
-template <int Halves, class Visit>
+template <int Halves, bool OfKeys = false, class Visit>
 void with_loads(codec element, int alignment, Visit const& visit) {
   if (alignment < (element == codec::f32 ? 4 : Halves) * bytes_of(element)) {
-    visit(one_element{element});
+    visit(one_element<OfKeys>{element});
   } else if (element == codec::f32) {
     visit(some_elements<codec::f32, 4>{});
   } else if (element == codec::f16) {
@@ -62,6 +56,13 @@ void with_loads(codec element, int alignment, Visit const& visit) {
   } else {
     visit(some_elements<codec::bf16, Halves>{});
   }
+}
+/// The same for keys. Those of fp8 are loaded one by one.
+template <int Halves, class Visit>
+void with_loads(plane const& keys, Visit const& visit) {
+  int const each = keys.element == codec::f32 ? 4 : Halves;
+  bool const whole = keys.contiguous() && keys.channels % each == 0 && !is_fp8(keys.element);
+  with_loads<Halves, true>(keys.element, whole ? alignment_of(keys, true) : 0, visit);
 }
 
 /// The alignment of a table's first row, its strides and `size`.
