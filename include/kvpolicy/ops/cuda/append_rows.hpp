@@ -160,7 +160,7 @@ struct implementation<ops::append_rows_t, Backend> {
     detail::exit_decider<Function, Rule> const decider(decision, leaving, all.counts(exec, to, cap));
     detail::promotion_scratch const scratch(exec.scratch(), to.entries.lanes.size());
     if (detail::launch_at_once(exec, decider, leaving, dropped, all.of[0], most)) return;
-    detail::launch_exit_decisions(exec, decider, scratch.marks);
+    detail::launch_exit_decisions(exec, decider, scratch.listed);
     all.launch(exec);
     ops::drop_oldest(exec, *leaving.from, dropped.oldest, leaving.columns, decider.keep.lanes.count.data, dropped.slid,
                      dropped.epochs);
