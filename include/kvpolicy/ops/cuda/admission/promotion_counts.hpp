@@ -172,18 +172,17 @@ class lane_growth {
   bool asked_ = false;
 };
 
-template <class Lane>
 struct pages_of_lane {
-  Lane* of;
+  lane_promotion* of;
   [[nodiscard]] KVPOLICY_HD int operator()(int index) const { return of[index].pages; }
   KVPOLICY_HD void operator()(int index, std::int64_t before, std::int64_t) const {
     of[index].pages_before = static_cast<int>(before);
   }
 };
 /// Tells each lane how many pages lower ones have. Returns how many all have. Collective.
-template <class Block, class Lane>
-KVPOLICY_HD std::int64_t add_up_pages(Block& block, int count, collective_storage* storage, Lane* of) {
-  return place_segments(block, count, storage, pages_of_lane<Lane>{of}, pages_of_lane<Lane>{of});
+template <class Block>
+KVPOLICY_HD std::int64_t add_up_pages(Block& block, int count, collective_storage* storage, lane_promotion* of) {
+  return place_segments(block, count, storage, pages_of_lane{of}, pages_of_lane{of});
 }
 
 /// The counts of a promotion in scratch, with the checks that need all lanes.

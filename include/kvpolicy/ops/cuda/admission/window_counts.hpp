@@ -41,15 +41,12 @@ struct exit_counter {
 };
 
 /// Numbers of new tokens of some sequences, in a kernel's arguments.
-struct few_host_tokens {
-  static constexpr int most = 64;
-  int first = 0;  ///< the first sequence, as an index in its batch
-  int of[most] = {};
-};
+using few_host_tokens = a_few<int, 64>;
 
 /// Counts the entries that leave the windows, one thread for each sequence.
 struct count_exits_body {
   exit_counter counter;
+  int first;          ///< the first sequence
   int const* tokens;  ///< on the device; null: use host_tokens
   few_host_tokens host_tokens;
   int* exits;
@@ -57,7 +54,7 @@ struct count_exits_body {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
-    int const sequence = host_tokens.first + static_cast<int>(i);
+    int const sequence = first + static_cast<int>(i);
     leaving_entries const found = counter(sequence, tokens != nullptr ? tokens[sequence] : host_tokens.of[i]);
     if (found.fault != device_error::nothing) report_fault(block, faults, found.fault);
     exits[sequence] = found.count;
@@ -121,25 +118,17 @@ template <kernel_backend Backend>
 struct implementation<ops::count_exits_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, ring_request const& asked, int* exits) {
-    if (asked.host_tokens.empty()) {
-      detail::launch_each(exec, batch.sequences, body(exec, batch, asked, exits));
-      return;
-    }
+    bool const on_host = !asked.host_tokens.empty();
     for (int const tokens : asked.host_tokens) detail::refuse_long(asked, tokens);
-    for (int first = 0; first < batch.sequences; first += detail::few_host_tokens::most) {
-      detail::count_exits_body some = body(exec, batch, asked, exits);
-      int const count = std::min(detail::few_host_tokens::most, batch.sequences - first);
-      some.tokens = nullptr;
-      some.host_tokens.first += first;
-      std::copy_n(asked.host_tokens.begin() + first, count, some.host_tokens.of);
-      detail::launch_each(exec, count, some);
+    int const at_once = on_host ? detail::few_host_tokens::most : batch.sequences;
+    int const* const on_device = on_host ? nullptr : asked.tokens;
+    detail::count_exits_body body{{batch, asked.window}, 0, on_device, {}, exits, exec.faults()};
+    for (int first = 0; first < batch.sequences; first += at_once) {
+      int const count = std::min(at_once, batch.sequences - first);
+      body.first = batch.sequence_begin + first;
+      if (on_host) std::copy_n(asked.host_tokens.begin() + first, count, body.host_tokens.of);
+      detail::launch_each(exec, count, body);
     }
-  }
-
- private:
-  template <class Executor>
-  static detail::count_exits_body body(Executor& exec, lanes const& batch, ring_request const& asked, int* exits) {
-    return {{batch, asked.window}, asked.tokens, {batch.sequence_begin, {}}, exits, exec.faults()};
   }
 };
 
