@@ -122,19 +122,11 @@ struct perceptron_kernel {
           if (j < mine) part += sums.of[i][j] * task.output_weight(output, unit + product.first_unit() + j);
         }
         part = product.sum_across(part);
-        keep(product, part, (product.first_row() + i) * work.outputs + output, first, to);
+        if (!product.leads()) continue;
+        int const at = (product.first_row() + i) * work.outputs + output;
+        float& sum = work.split ? to[std::int64_t{at} * work.slices()] : to[at];
+        sum = first ? part : sum + part;
       }
-    }
-  }
-
-  /// Stores a row's partial sum, by the one thread that leads the row.
-  template <class Block>
-  KVPOLICY_HD void keep(product_tile<Block> const& product, float part, int at, bool first, float* to) const {
-    if (!product.leads()) return;
-    if (work.split) {
-      to[std::int64_t{at} * work.slices()] = part;
-    } else {
-      to[at] = first ? part : to[at] + part;
     }
   }
 
