@@ -79,15 +79,13 @@ struct count_passing_body {
 };
 
 /// One thread for each request and each lane of its sequence. The thread of the first lane also checks the window.
-struct check_new_tokens_body {
+struct check_new_tokens {
   lanes window;
   lanes pages;
   a_few<append_request> new_tokens;
 
-  device_error faults;
-
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     int const lanes_of_one = window.layers() * window.heads;
     append_request const& one = new_tokens.of[i / lanes_of_one];
     auto const which = static_cast<int>(i % lanes_of_one);
@@ -96,14 +94,15 @@ struct check_new_tokens_body {
       int const capacity = window.capacity - *window.count.row(this_lane);
       if (one.in_flight && one.tokens > capacity)
         report_fault(block, faults, fault::step_drafts, one.sequence, one.tokens);
-      refuse_behind(block, window, this_lane, one);
+      refuse_behind(block, faults, window, this_lane, one);
     }
-    refuse_behind(block, pages, this_lane, one);
+    refuse_behind(block, faults, pages, this_lane, one);
   }
 
  private:
   template <class Block>
-  KVPOLICY_HD void refuse_behind(Block& block, lanes const& part, lane this_lane, append_request const& one) const {
+  KVPOLICY_HD static void refuse_behind(Block& block, device_error faults, lanes const& part, lane this_lane,
+                                        append_request const& one) {
     int const count = *part.count.row(this_lane);
     int const last = count > 0 ? part.position.row(this_lane)[count - 1] : -1;
     if (one.position <= last && one.tokens != 0) {
@@ -152,8 +151,7 @@ struct implementation<ops::refuse_new_tokens_t, Backend> {
     }
     detail::for_each_few(new_tokens, [&](detail::a_few<append_request> const& few) {
       std::int64_t const lanes_of_one = std::int64_t{window.layers()} * window.heads;
-      detail::launch_each(exec, few.count * lanes_of_one,
-                          detail::check_new_tokens_body{window, pages, few, exec.faults()});
+      detail::launch_check(exec, few.count * lanes_of_one, detail::check_new_tokens{window, pages, few});
     });
   }
 };

@@ -48,14 +48,14 @@ struct perceptron_work {
   [[nodiscard]] static KVPOLICY_HD constexpr int slices_of(int hidden) {
     return (hidden + tile_sizes::units - 1) / tile_sizes::units;
   }
-  [[nodiscard]] KVPOLICY_HD constexpr int group_of(int tile) const { return tile / tiles_of_a_group(); }
-  [[nodiscard]] KVPOLICY_HD constexpr int begin_of(int tile) const { return tile % tiles_of_a_group() * rows(); }
   /// How many partial sums there are if slices have blocks of their own.
   [[nodiscard]] constexpr std::int64_t parts() const { return std::int64_t{tiles()} * rows() * outputs * slices(); }
-  /// The tile of this number, in a group that has `count` rows.
-  [[nodiscard]] KVPOLICY_HD constexpr row_tile of(int tile, int count) const {
-    int const begin = begin_of(tile);
-    return {group_of(tile), begin, count - begin < rows() ? count - begin : rows()};
+  /// The tile of this number.
+  template <class Net>
+  [[nodiscard]] KVPOLICY_HD row_tile of(int tile, Net const& net) const {
+    int const group = tile / tiles_of_a_group();
+    int const begin = tile % tiles_of_a_group() * rows();
+    return {group, begin, min_op{}(net.rows_of(group) - begin, rows())};
   }
 
  private:
@@ -82,7 +82,7 @@ struct perceptron_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     int const slices = work.split ? work.slices() : 1;
     int const tile = block.index() / slices;
-    row_tile const rows = work.of(tile, net.rows_of(work.group_of(tile)));
+    row_tile const rows = work.of(tile, net);
     if (rows.rows <= 0) return;
     shared_arena arena(block);
     product_tile<Block> const product(block, arena);
@@ -154,7 +154,7 @@ struct add_slices {
     int const output = static_cast<int>(i % work.outputs);
     int const r = static_cast<int>(i / work.outputs % work.rows());
     int const tile = static_cast<int>(i / work.outputs / work.rows());
-    row_tile const rows = work.of(tile, net.rows_of(work.group_of(tile)));
+    row_tile const rows = work.of(tile, net);
     if (r >= rows.rows) return;
     float const* const part = parts + i * work.slices();
     float total = part[0];
