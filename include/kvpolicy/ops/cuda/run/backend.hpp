@@ -64,11 +64,6 @@ struct launch_shape {
   std::size_t shared = 0;  ///< bytes for each block
   int cluster = 1;         ///< blocks of a cluster: a power of two
 };
-template <class Threads>
-launch_shape(int, Threads, std::size_t) -> launch_shape<Threads>;
-template <class Threads>
-launch_shape(int, Threads, std::size_t, int) -> launch_shape<Threads>;
-launch_shape() -> launch_shape<>;
 
 namespace detail {
 
