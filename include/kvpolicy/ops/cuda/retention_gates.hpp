@@ -69,14 +69,10 @@ struct implementation<ops::retention_gates_t, Backend> {
   static void run(Executor& exec, lanes const& batch, hidden_rows const& hidden, retention_gate_weights const& weights,
                   by_lane<float> const& out) {
     detail::check_gate_scratch("retention_gates", exec, scratch(weights));
-    plane const rows{.base = const_cast<std::byte*>(hidden.base),
-                     .element = hidden.element,
-                     .channels = hidden.dims,
-                     .layer_stride = hidden.layer,
-                     .unit_stride = hidden.sequence,
-                     .token_stride = hidden.row,
-                     .channel_stride = bytes_of(hidden.element)};
-    detail::check_aligned("retention_gates", "hidden", rows);
+    auto const strides = static_cast<std::uintptr_t>(hidden.sequence | hidden.layer | hidden.row);
+    detail::expect_aligned("retention_gates", "hidden",
+                           detail::alignment_of_bits(reinterpret_cast<std::uintptr_t>(hidden.base) | strides),
+                           hidden.element);
     detail::perceptron_work const work{.groups = batch.sequences * batch.layers(),
                                        .bound = batch.capacity,
                                        .hidden = weights.hidden,
