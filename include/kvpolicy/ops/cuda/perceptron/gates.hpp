@@ -14,11 +14,8 @@ struct gate_tile {
   float const* bias;
   float const* fc2;  ///< [outputs][hidden]
   int hidden;
+  bool has_work = true;
 
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD static bool has_work(Block&) {
-    return true;
-  }
   template <class Block>
   KVPOLICY_HD static void prepare(Block&, int, int) {}
   [[nodiscard]] KVPOLICY_HD Rows const& row() const { return rows; }

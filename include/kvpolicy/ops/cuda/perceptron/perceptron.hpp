@@ -66,7 +66,7 @@ struct perceptron_work {
 ///
 /// - `rows_of(group)` is the number of rows, `columns()` the channels of a row.
 /// - `bind(block, arena, tile, stride)` returns a task for a tile. Its `row()(r, c)` is a channel of a row, its
-///   `weight_from(unit)(u, c)` a weight. `has_work(block)` is false if the tile needs no work. `prepare(block, unit,
+///   `weight_from(unit)(u, c)` a weight. `has_work` is false if the tile needs no work. `prepare(block, unit,
 ///   units)` is called before each slice. `activation(r, unit, sum)` is the hidden unit's value, and
 ///   `output_weight(output, unit)` its weight for an output.
 /// - `store(group, entry, output, z)` stores an output; it checks whether there is such an entry.
@@ -88,7 +88,7 @@ struct perceptron_kernel {
     product_tile<Block> const product(block, arena);
     auto* const total = arena.take<float>(work.rows() * work.outputs);
     auto task = net.bind(block, arena, rows, work.rows());
-    if (!task.has_work(block)) return;
+    if (!task.has_work) return;
     int const first = work.split ? block.index() % slices : 0;
     int const last = work.split ? first + 1 : work.slices();
     for (int slice = first; slice < last; ++slice) {

@@ -148,28 +148,23 @@ class cuda_block : public detail::cuda_cluster, public detail::cuda_async_copies
 
   template <class T>
   KVPOLICY_HD T atomic_add([[maybe_unused]] T* to, T value) const {
-    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return static_cast<T>(atomicAdd(native(to), static_cast<native_type<T>>(value)));),
-                      (return value;))
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return atomicAdd(native(to), native_type<T>(value));), (return value;))
   }
   template <class T>
   KVPOLICY_HD T atomic_min([[maybe_unused]] T* to, T value) const {
-    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return static_cast<T>(atomicMin(native(to), static_cast<native_type<T>>(value)));),
-                      (return value;))
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return atomicMin(native(to), native_type<T>(value));), (return value;))
   }
   template <class T>
   KVPOLICY_HD T atomic_max([[maybe_unused]] T* to, T value) const {
-    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return static_cast<T>(atomicMax(native(to), static_cast<native_type<T>>(value)));),
-                      (return value;))
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return atomicMax(native(to), native_type<T>(value));), (return value;))
   }
   template <class T>
   KVPOLICY_HD T atomic_or([[maybe_unused]] T* to, T value) const {
-    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return static_cast<T>(atomicOr(native(to), static_cast<native_type<T>>(value)));),
-                      (return value;))
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return atomicOr(native(to), native_type<T>(value));), (return value;))
   }
   template <class T>
   KVPOLICY_HD T atomic_and([[maybe_unused]] T* to, T value) const {
-    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return static_cast<T>(atomicAnd(native(to), static_cast<native_type<T>>(value)));),
-                      (return value;))
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return atomicAnd(native(to), native_type<T>(value));), (return value;))
   }
 
  private:
