@@ -153,7 +153,7 @@ struct implementation<ops::append_rows_t, Backend> {
     detail::exit_decider<Function, Rule> const decider(decision, leaving, all.counts(exec, to, cap));
     detail::promotion_scratch const scratch(exec.scratch(), to.entries.lanes.size());
     if (detail::launch_at_once(exec, decider, leaving, dropped, all.of[0], most)) return;
-    detail::launch_exit_decisions(exec, decider, scratch.marks);
+    detail::launch_exit_decisions(exec, decider, scratch.listed);
     all.launch(exec);
     ops::drop_oldest(exec, *leaving.from, dropped.oldest, leaving.columns, decider.keep.lanes.count.data, dropped.slid,
                      dropped.epochs);
@@ -163,26 +163,33 @@ struct implementation<ops::append_rows_t, Backend> {
   /// The launches that write: one for each source. Without a source there is one, too, since it writes the stats.
   struct writes {
     detail::write_promoted_kernel of[2];
-    int launches = 0;
+    int launches;
 
     /// `most`: no lane gets more entries of a source; by default its keep set's bound.
     template <class Executor>
     writes(Executor& exec, std::span<promoted const> sources, paged_lanes const& to,
-           std::span<recorded_column const> columns, promotion_stats* stats, int most = 0x7FFFFFFF) {
+           std::span<recorded_column const> columns, promotion_stats* stats, int most = 0x7FFFFFFF)
+        : launches(sources.size() > 1 ? 2 : 1) {
       int const lanes = to.entries.lanes.size();
       for (promoted const& each : sources) detail::refuse_other_rows("promote", *each.from, to.entries);
       expects(exec.reserved() >= detail::promotion_scratch::bytes(lanes), "promote", "exec",
               "an executor without scratch for this batch", "plan and state are made on the executor that runs them");
       detail::promotion_scratch const scratch(exec.scratch(), lanes);
-      do {
-        detail::write_promoted_kernel& one = of[launches];
-        one.which = launches;
-        one.to = detail::pages_of(to);
-        one.promotions = scratch.promotions;
-        one.all = scratch.all;
-        one.stats = stats;
-        if (!sources.empty()) read(exec, one, sources[static_cast<std::size_t>(launches)], to.entries, columns, most);
-      } while (++launches < static_cast<int>(sources.size()));
+      for (int i = 0; i < launches; ++i) {
+        of[i].which = i;
+        of[i].to = detail::pages_of(to);
+        of[i].promotions = scratch.promotions;
+        of[i].all = scratch.all;
+        of[i].stats = stats;
+      }
+      for (int i = 0; i < static_cast<int>(sources.size()); ++i) {
+        promoted const& source = sources[static_cast<std::size_t>(i)];
+        of[i].source = detail::promoted_source(source);
+        of[i].from = source.from->where;
+        of[i].planes = detail::planes_between("promote", *source.from, to.entries);
+        of[i].columns = detail::moved_with("promote", columns, source.columns);
+        of[i].pieces = detail::blocks_for_entries(exec, lanes, std::min(most, source.keep->lanes.capacity));
+      }
     }
 
     template <class Executor>
@@ -197,18 +204,6 @@ struct implementation<ops::append_rows_t, Backend> {
         int const blocks = of[i].to.lanes.size() * of[i].pieces;
         detail::launch_unless_fault(exec, launch_shape{blocks, exec.threads().row, 0}, of[i]);
       }
-    }
-
-   private:
-    template <class Executor>
-    static void read(Executor& exec, detail::write_promoted_kernel& into, promoted const& source, cache const& to,
-                     std::span<recorded_column const> columns, int most) {
-      into.source = detail::promoted_source(source);
-      into.from = source.from->where;
-      into.planes = detail::planes_between("promote", *source.from, to);
-      into.columns = detail::moved_with("promote", columns, source.columns);
-      std::int64_t const entries = std::min(most, source.keep->lanes.capacity);
-      into.pieces = detail::blocks_for_entries(exec, into.to.lanes.size(), entries);
     }
   };
 };

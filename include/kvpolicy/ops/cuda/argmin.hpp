@@ -36,7 +36,7 @@ struct finalize_argmin {
 };
 
 /// `ByPosition`: the oldest candidate is dropped, and no score is read.
-template <class Rule, bool ByPosition = false>
+template <class Rule, bool ByPosition>
 struct argmin_kernel {
   static constexpr int least_blocks = 3;
   score_view scores;
@@ -123,10 +123,11 @@ struct argmin_kernel {
   }
 };
 
-/// The threads of its blocks: three such blocks fit on a multiprocessor.
-template <class Executor>
-[[nodiscard]] auto argmin_threads(Executor& exec) {
-  return at_most<256>(exec.threads().segment);
+/// Three blocks of so many threads fit on a multiprocessor.
+template <bool ByPosition, class Executor, class Rule>
+void launch_argmin(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
+  exec.launch(launch_shape{scores.segments(), at_most<256>(exec.threads().segment), counting_storage::bytes()},
+              argmin_kernel<Rule, ByPosition>{scores, rule, keep, exec.faults(), exec.tickets()});
 }
 
 }  // namespace detail
@@ -139,10 +140,8 @@ template <kernel_backend Backend>
 struct implementation<ops::argmin_t, Backend> {
   template <class Executor, class Rule>
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
-    using kernel = detail::argmin_kernel<Rule>;
     detail::check_same_tokens(exec, scores);
-    exec.launch(launch_shape{scores.segments(), detail::argmin_threads(exec), detail::counting_storage::bytes()},
-                kernel{scores, rule, keep, exec.faults(), exec.tickets()});
+    detail::launch_argmin<false>(exec, scores, rule, keep);
   }
 };
 
@@ -153,8 +152,7 @@ struct implementation<ops::argmin_of_t, Backend> {
   template <class Executor, class Function, class Rule>
   static void run(Executor& exec, score_view const& scores, Function const& f, Rule const& rule, keep_set const& keep) {
     if constexpr (detail::ascends_in_position<Function>) {
-      exec.launch(launch_shape{scores.segments(), detail::argmin_threads(exec), detail::counting_storage::bytes()},
-                  detail::argmin_kernel<Rule, true>{scores, rule, keep, exec.faults(), exec.tickets()});
+      detail::launch_argmin<true>(exec, scores, rule, keep);
     } else {
       ops::map(exec, scores, f);
       ops::argmin(exec, scores, rule, keep);

@@ -37,14 +37,9 @@ struct residual_tile {
   float const* fc2;
   float* rule;      ///< [rows], shared memory
   float* constant;  ///< [tile_sizes::units], the constants of a slice's units
-  float const* scores;
-  int count;
-  int first;  ///< first unit of the slice
+  bool has_work;
+  int first = 0;  ///< first unit of the slice
 
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD bool has_work(Block& block) const {
-    return read_rule_scores(block, scores, count, rule);
-  }
   template <class Block>
   KVPOLICY_HD void prepare(Block& block, int unit, int units) {
     block.sync();
@@ -72,7 +67,8 @@ struct residual_net {
   [[nodiscard]] KVPOLICY_HD int rows_of(int) const { return group.count(); }
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD residual_tile bind(Block&, shared_arena& arena, row_tile const& tile, int rows) const {
+  [[nodiscard]] KVPOLICY_HD residual_tile bind(Block& block, shared_arena& arena, row_tile const& tile,
+                                               int rows) const {
     residual_head const& head = group.head;
     auto* const rule = arena.take<float>(rows);
     auto* const constant = arena.take<float>(tile_sizes::units);
@@ -84,9 +80,7 @@ struct residual_net {
             head.fc2,
             rule,
             constant,
-            group.scores() + tile.begin,
-            tile.rows,
-            0};
+            read_rule_scores(block, group.scores() + tile.begin, tile.rows, rule)};
   }
 
   KVPOLICY_HD void store(int, int entry, int, float z) const {

@@ -3,8 +3,7 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/moves/rows.hpp>
-#include <kvpolicy/ops/cuda/perceptron/gate_scratch.hpp>
-#include <kvpolicy/ops/cuda/perceptron/perceptron.hpp>
+#include <kvpolicy/ops/cuda/perceptron/gates.hpp>
 #include <kvpolicy/ops/retention_gates.hpp>
 #include <kvpolicy/ops/scratch.hpp>
 
@@ -18,30 +17,6 @@ struct element_rows {
   std::int64_t stride;
   [[nodiscard]] KVPOLICY_HD float operator()(int r, int c) const {
     return element_at(element, from + r * stride + std::int64_t{c} * bytes_of(element));
-  }
-};
-
-/// The task of a layer's gate for a tile of rows.
-struct retention_gate_tile {
-  element_rows rows;
-  weight_rows fc1;
-  float const* bias;
-  float const* fc2;
-  int hidden;
-
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD static bool has_work(Block&) {
-    return true;
-  }
-  template <class Block>
-  KVPOLICY_HD static void prepare(Block&, int, int) {}
-  [[nodiscard]] KVPOLICY_HD element_rows const& row() const { return rows; }
-  [[nodiscard]] KVPOLICY_HD weight_rows weight_from(int unit) const {
-    return {fc1.from + unit * fc1.stride, fc1.stride};
-  }
-  [[nodiscard]] KVPOLICY_HD float activation(int, int unit, float sum) const { return silu(sum + bias[unit]); }
-  [[nodiscard]] KVPOLICY_HD float output_weight(int output, int unit) const {
-    return fc2[std::int64_t{output} * hidden + unit];
   }
 };
 
@@ -64,7 +39,7 @@ struct retention_gate_net {
   }
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD retention_gate_tile bind(Block&, shared_arena&, row_tile const& tile, int) const {
+  [[nodiscard]] KVPOLICY_HD gate_tile<element_rows, silu> bind(Block&, shared_arena&, row_tile const& tile, int) const {
     lane const one = lanes.at(tile.group * lanes.heads);
     std::int64_t const units = std::int64_t{one.layer} * weights.hidden;
     return {{hidden.element, hidden.at(one.sequence, one.layer, tile.begin), hidden.row},
@@ -86,20 +61,18 @@ struct retention_gate_net {
 template <kernel_backend Backend>
 struct implementation<ops::retention_gates_t, Backend> {
   /// Bytes of the executor's scratch.
-  static std::size_t scratch(retention_gate_weights const& weights) { return detail::gate_bytes(weights); }
+  static std::size_t scratch(retention_gate_weights const& weights) {
+    return static_cast<std::size_t>(detail::gate_parts(weights)) * sizeof(float);
+  }
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, hidden_rows const& hidden, retention_gate_weights const& weights,
                   by_lane<float> const& out) {
     detail::check_gate_scratch("retention_gates", exec, scratch(weights));
-    plane const rows{.base = const_cast<std::byte*>(hidden.base),
-                     .element = hidden.element,
-                     .channels = hidden.dims,
-                     .layer_stride = hidden.layer,
-                     .unit_stride = hidden.sequence,
-                     .token_stride = hidden.row,
-                     .channel_stride = bytes_of(hidden.element)};
-    detail::check_aligned("retention_gates", "hidden", rows);
+    auto const strides = static_cast<std::uintptr_t>(hidden.sequence | hidden.layer | hidden.row);
+    detail::expect_aligned("retention_gates", "hidden",
+                           detail::alignment_of_bits(reinterpret_cast<std::uintptr_t>(hidden.base) | strides),
+                           hidden.element);
     detail::perceptron_work const work{.groups = batch.sequences * batch.layers(),
                                        .bound = batch.capacity,
                                        .hidden = weights.hidden,

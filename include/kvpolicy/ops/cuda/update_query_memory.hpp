@@ -14,10 +14,9 @@ namespace detail {
 struct refuse_span {
   kvpolicy::lanes lanes;
   turn_queries turn;
-  device_error faults;
   fault kind;
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     std::int64_t const s = lanes.sequence_begin + i;
     int const rows = turn.span_limit(lane{static_cast<int>(s), lanes.layer_begin, 0});
     int const begin = turn.span_begin[s];
@@ -91,7 +90,7 @@ struct implementation<ops::refuse_spans_t, Backend> {
   static void run(Executor& exec, lanes const& batch, turn_queries const& turn, char const* call) {
     if (turn.span_begin == nullptr || turn.span_end == nullptr) return;
     fault const kind = std::string_view(call) == "decide" ? fault::decide_span : fault::span;
-    detail::launch_each(exec, batch.sequences, detail::refuse_span{batch, turn, exec.faults(), kind});
+    detail::launch_check(exec, batch.sequences, detail::refuse_span{batch, turn, kind});
   }
 };
 

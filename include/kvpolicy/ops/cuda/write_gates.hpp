@@ -4,8 +4,7 @@
 
 #include <cmath>
 #include <kvpolicy/ops/cuda/moves/rows.hpp>
-#include <kvpolicy/ops/cuda/perceptron/gate_scratch.hpp>
-#include <kvpolicy/ops/cuda/perceptron/perceptron.hpp>
+#include <kvpolicy/ops/cuda/perceptron/gates.hpp>
 #include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/ops/write_gates.hpp>
 
@@ -34,28 +33,6 @@ struct both_rows {
   [[nodiscard]] KVPOLICY_HD float operator()(int r, int c) const { return c < dims ? pre(r, c) : post(r, c - dims); }
 };
 
-/// The task of the lane's gate for a tile of its entries.
-struct write_gate_tile {
-  both_rows rows;
-  float const* fc1;
-  float const* bias;
-  float const* fc2;
-
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD static bool has_work(Block&) {
-    return true;
-  }
-  template <class Block>
-  KVPOLICY_HD static void prepare(Block&, int, int) {}
-  [[nodiscard]] KVPOLICY_HD both_rows const& row() const { return rows; }
-  [[nodiscard]] KVPOLICY_HD weight_rows weight_from(int unit) const {
-    std::int64_t const columns = 2 * std::int64_t{rows.dims};
-    return {fc1 + unit * columns, columns};
-  }
-  [[nodiscard]] KVPOLICY_HD float activation(int, int unit, float sum) const { return gelu(sum + bias[unit]); }
-  [[nodiscard]] KVPOLICY_HD float output_weight(int, int unit) const { return fc2[unit]; }
-};
-
 struct write_gate_net {
   kvpolicy::lanes lanes;
   row_view pre;
@@ -70,17 +47,18 @@ struct write_gate_net {
   [[nodiscard]] KVPOLICY_HD int rows_of(int group) const { return lanes.committed(lanes.at(group)); }
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD write_gate_tile bind(Block& block, shared_arena& arena, row_tile const& tile,
-                                                 int stride) const {
+  [[nodiscard]] KVPOLICY_HD gate_tile<both_rows, gelu> bind(Block& block, shared_arena& arena, row_tile const& tile,
+                                                            int stride) const {
     lane const one = lanes.at(tile.group);
     std::int64_t const index = index_of(one);
     std::int64_t const norm = std::int64_t{one.layer} * weights.dims;
     normed_rows const before = take(block, arena, pre, tile, stride, weights.pre_norm + norm);
     normed_rows const after = take(block, arena, post, tile, stride, weights.post_norm + norm);
     return {{before, after, weights.dims},
-            weights.fc1 + index * weights.hidden * columns(),
+            {weights.fc1 + index * weights.hidden * columns(), columns()},
             weights.fc1_bias + index * weights.hidden,
-            weights.fc2 + index * weights.hidden};
+            weights.fc2 + index * weights.hidden,
+            weights.hidden};
   }
 
   KVPOLICY_HD void store(int group, int entry, int, float z) const {
@@ -127,7 +105,9 @@ struct write_gate_net {
 template <kernel_backend Backend>
 struct implementation<ops::write_gates_t, Backend> {
   /// Bytes of the executor's scratch.
-  static std::size_t scratch(write_gate_weights const& weights) { return detail::gate_bytes(weights); }
+  static std::size_t scratch(write_gate_weights const& weights) {
+    return static_cast<std::size_t>(detail::gate_parts(weights)) * sizeof(float);
+  }
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, row_view const& pre, row_view const& post,

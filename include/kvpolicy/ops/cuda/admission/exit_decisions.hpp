@@ -7,7 +7,6 @@
 #include <kvpolicy/ops/cuda/admission/promotion_counts.hpp>
 #include <kvpolicy/ops/cuda/admission/window_counts.hpp>
 #include <kvpolicy/ops/cuda/select/emit.hpp>
-#include <kvpolicy/ops/cuda/select/marks.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -27,26 +26,15 @@ namespace KVPOLICY_NAMESPACE::detail {
   return !tokens.empty() && listed && most_exits(window, asked) <= most_decided_exits;
 }
 
-/// The first bit that is set in a word that is not 0.
-[[nodiscard]] KVPOLICY_HD constexpr int lowest_bit(std::uint32_t word) { return popcount((word & (0u - word)) - 1u); }
-/// The last one.
-[[nodiscard]] KVPOLICY_HD constexpr int highest_bit(std::uint32_t word) {
-  for (int shift = 1; shift < warp_size; shift *= 2) word |= word >> shift;
-  return popcount(word) - 1;
-}
-
-/// Offsets, report and ordinals of a decision about marked entries. `aux_count` of a result counts NaN.
+/// Offsets, report and ordinals of a decision about entries that leave. `aux_count` of a result counts NaN.
 struct finalize_exits {
   keep_set const& keep;
-  entry_marks const& marks;
+  std::uint8_t const* listed;
   [[nodiscard]] KVPOLICY_HD int number(packed_result result) const { return result.listed(); }
   KVPOLICY_HD void place(packed_result result, segment_place at, report& found) const {
     found.nan_scores += result.aux_count();
-    int* next = keep.indices + at.before;
-    std::uint32_t const* const row = marks.row(at.segment);
-    for (int first = 0; first < keep.entry_count[at.segment]; first += warp_size) {
-      for (std::uint32_t left = row[first / warp_size]; left != 0; left &= left - 1) *next++ = first + lowest_bit(left);
-    }
+    std::uint8_t const* const row = listed + std::int64_t{at.segment} * most_decided_exits;
+    for (int i = 0; i < result.listed(); ++i) keep.indices[at.before + i] = row[i];
   }
 };
 
@@ -62,7 +50,7 @@ struct decided_lane {
   [[nodiscard]] KVPOLICY_HD bool drops() const { return kept < leaving; }
 };
 
-/// Counts the entries that leave a lane, scores and marks them, and counts what the lane gets.
+/// Counts the entries that leave a lane, scores them, lists those that are kept, and counts what the lane gets.
 template <class Function, class Rule>
 struct exit_decider {
   few_host_tokens tokens;  ///< the s-th sequence has number s % most: if there are more sequences, all have one number
@@ -96,11 +84,11 @@ struct exit_decider {
   }
 
   /// Decides about a lane, by `width` neighbouring threads of a warp, which all get the result. All threads of the warp
-  /// call this, those for which there is no lane (`is_there`) with the index of any other. `marks` is the lane's row of
-  /// bits.
+  /// call this, those for which there is no lane (`is_there`) with the index of any other. Writes the ordinals of the
+  /// entries that are kept to `listed`.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD decided_lane decide(Block& block, int index, bool is_there, int width,
-                                                std::uint32_t* marks) const {
+                                                std::uint8_t* listed) const {
     lane const this_lane = keep.lanes.at(index);
     lane_growth growth(counts.to, counts.cap, index);
     int const which = (this_lane.sequence - keep.lanes.sequence_begin) % few_host_tokens::most;
@@ -117,17 +105,18 @@ struct exit_decider {
     if (!is_there) leaving = {0, -1, device_error::nothing};
     made.leaving = keys.about.count = leaving.count;
     made.left = leaving.left;
-    int oldest = 0, newest = 0;
+    std::uint32_t const of_lane = (0xFFFFFFFFu >> (warp_size - width)) << (lane_id(block) - thread);
     for (int first = 0; block.ballot(first < keys.count()) != 0; first += width) {
-      decided_word const now = decide_word(block, keys, first, width, all);
-      if (thread == 0 && first < keys.count()) put(marks, first, now.kept);
-      if (now.kept != 0 && made.kept == 0) oldest = first + lowest_bit(now.kept);
-      if (now.kept != 0) newest = first + highest_bit(now.kept);
-      made.kept += popcount(now.kept);
-      made.nan += popcount(now.nan);
+      decided_entry const now = decide_entry(keys, first + thread, all);
+      std::uint32_t const kept = block.ballot(now.stays) & of_lane;
+      int const before = popcount(kept & ((1u << lane_id(block)) - 1u));
+      if (now.stays) listed[made.kept + before] = static_cast<std::uint8_t>(first + thread);
+      made.kept += popcount(kept);
+      made.nan += popcount(block.ballot(now.is_nan) & of_lane);
     }
+    block.sync_warp();
     if (!is_there) return made;
-    if (made.kept > 0) growth.add(0, made.kept, keys.position[oldest], keys.position[newest]);
+    if (made.kept > 0) growth.add(0, made.kept, keys.position[listed[0]], keys.position[listed[made.kept - 1]]);
     made.growth = growth.finish();
     made.growth.note(leaving.fault);
     made.unobserved = made.drops() && decides_unobserved(rule, scores, index);
@@ -136,44 +125,27 @@ struct exit_decider {
   }
 
  private:
-  /// What is decided about some entries of a lane: a bit for each.
-  struct decided_word {
-    std::uint32_t kept;
-    std::uint32_t nan;
-  };
-
-  KVPOLICY_HD static void put(std::uint32_t* marks, int first, std::uint32_t bits) {
-    std::uint32_t& word = marks[first / warp_size];
-    word = first % warp_size == 0 ? bits : word | bits << first % warp_size;
-  }
-
-  /// Scores and decides about up to `width` entries from `first` on, one for each of as many threads.
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD decided_word decide_word(Block& block, segment_keys<Rule> const& keys, int first, int width,
-                                                     bool all) const {
-    int const thread = lane_id(block) & (width - 1);
-    int const ordinal = first + thread;
+  struct decided_entry {
     bool stays = false;
     bool is_nan = false;
-    if (ordinal < keys.count()) {
-      float const now = score(0.0f, entry{keys.about.lane, ordinal, keys.count(), keys.position[ordinal], 0});
-      rows.row(keys.about.lane)[ordinal] = now;
-      bool const forced = keys.is_forced(ordinal);
-      stays = all || forced || picks_score(rule, now, keys.about.lane);
-      is_nan = !forced && radix_key(now) == nan_key;
-    }
-    std::uint32_t const mine = 0xFFFFFFFFu >> (warp_size - width);  // as many bits
-    int const lower = lane_id(block) - thread;
-    return {block.ballot(stays) >> lower & mine, block.ballot(is_nan) >> lower & mine};
+  };
+
+  /// Scores an entry and decides about it, if there is one.
+  [[nodiscard]] KVPOLICY_HD decided_entry decide_entry(segment_keys<Rule> const& keys, int ordinal, bool all) const {
+    if (ordinal >= keys.count()) return {};
+    float const now = score(0.0f, entry{keys.about.lane, ordinal, keys.count(), keys.position[ordinal], 0});
+    rows.row(keys.about.lane)[ordinal] = now;
+    bool const forced = keys.is_forced(ordinal);
+    return {all || forced || picks_score(rule, now, keys.about.lane), !forced && radix_key(now) == nan_key};
   }
 };
 
-/// Decides about lanes, one warp for each. The last block lists the marked entries and assigns pages. A fault of this
+/// Decides about lanes, one warp for each. The last block writes the keep set and assigns pages. A fault of this
 /// launch is reported by the last block, so that no decision depends on which block comes first.
 template <class Function, class Rule>
 struct decide_exits_kernel {
   exit_decider<Function, Rule> decider;
-  entry_marks marks;
+  std::uint8_t* listed;  ///< most_decided_exits of each lane
   int* ticket;
 
   template <class Block>
@@ -182,26 +154,27 @@ struct decide_exits_kernel {
     keep_set const& keep = decider.keep;
     int const index = block.index() * (block.threads() / warp_size) + warp_id(block);
     if (index < keep.segments()) {
-      decided_lane const made = decider.decide(block, index, true, warp_size, marks.row(index));
+      decided_lane const made =
+          decider.decide(block, index, true, warp_size, listed + std::int64_t{index} * most_decided_exits);
       if (lane_id(block) == 0) {
         decider.counts.promotions[index] = made.growth;
         keep.indptr[index + 1] = packed_result::of(made.kept, made.nan, made.drops(), made.unobserved).word;
       }
     }
     if (!last_block(block, ticket, shared.last)) return;
-    finalize_segments(block, keep, shared.collective, finalize_exits{keep, marks});
+    finalize_segments(block, keep, shared.collective, finalize_exits{keep, listed});
     block.sync();
     decider.counts.add_up_lanes(block, shared.collective);
   }
 };
 
 template <class Executor, class Function, class Rule>
-void launch_exit_decisions(Executor& exec, exit_decider<Function, Rule> const& decider, std::uint32_t* marks) {
+void launch_exit_decisions(Executor& exec, exit_decider<Function, Rule> const& decider, std::uint8_t* listed) {
   auto const threads = exec.threads().segment;
   int const warps = threads / warp_size;
   int const blocks = (decider.keep.segments() + warps - 1) / warps;
   exec.launch(launch_shape{blocks, threads, counting_storage::bytes()},
-              decide_exits_kernel<Function, Rule>{decider, {marks, most_decided_exits / warp_size}, exec.tickets()});
+              decide_exits_kernel<Function, Rule>{decider, listed, exec.tickets()});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

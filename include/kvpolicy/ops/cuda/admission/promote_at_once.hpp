@@ -14,17 +14,9 @@ struct leaving_lane {
   lane where;
   decided_lane decided;
   int cursor;                  ///< the row of the ring that holds the window's first entry
-  std::uint32_t const* marks;  ///< a bit for each entry that leaves
-  int* positions;              ///< of these entries
-  int listed = 0;              ///< entries that lower lanes list
-
-  /// True if the lane lists an entry; `rank` is how many it lists before.
-  [[nodiscard]] KVPOLICY_HD bool lists(int ordinal, int& rank) const {
-    int const last = ordinal / warp_size;
-    rank = popcount(marks[last] & ((1u << ordinal % warp_size) - 1u));
-    for (int i = 0; i < last; ++i) rank += popcount(marks[i]);
-    return (marks[last] >> ordinal % warp_size & 1u) != 0;
-  }
+  std::uint8_t const* listed;  ///< the ordinals of the entries that it keeps
+  int* positions;              ///< of the entries that leave
+  int before = 0;              ///< entries that lower lanes list
 };
 
 /// All blocks are one cluster. Before its barrier nothing is written but the decision, and all is read of which lanes
@@ -44,7 +36,7 @@ struct promote_kernel {
   int most;   ///< entries that leave a lane
 
   [[nodiscard]] std::size_t shared_bytes() const {
-    return collective_bytes() + shared_arena::bytes_of_piece<std::uint32_t>(lanes * entry_marks::words_of(most)) +
+    return collective_bytes() + shared_arena::bytes_of_piece<std::uint8_t>(lanes * most) +
            shared_arena::bytes_of_piece<int>(lanes * most);
   }
 
@@ -66,7 +58,7 @@ struct promote_kernel {
     block_exits const all = add_up_blocks(block.index(), below);
     promotion_totals const totals{{all.sums.promoted, all.sums.over_cap, all.placed >> block_exits::bits}, free_pages};
     std::uint64_t const of_pages = counts.page_fault(block, storage, totals.sum.pages, free_pages, first_page);
-    mine.listed = static_cast<int>((below + before) & ((1 << block_exits::bits) - 1));
+    mine.before = static_cast<int>((below + before) & ((1 << block_exits::bits) - 1));
     write_decision(block, mine, index, is_there);
     if (block.index() == 0) counts.report_faults(block, all.sums.fault, of_pages);
     if (min_op{}(known, min_op{}(all.sums.fault, of_pages)) != device_error::nothing) return;
@@ -89,11 +81,10 @@ struct promote_kernel {
   template <class Block>
   [[nodiscard]] KVPOLICY_HD leaving_lane decide(Block& block, shared_arena& arena, int index, bool is_there) const {
     int const in_block = is_there ? block.thread() / width : 0;
-    int const words = entry_marks::words_of(most);
-    std::uint32_t* const bits = arena.take<std::uint32_t>(lanes * words) + in_block * words;
-    leaving_lane made{decider.keep.lanes.at(index), {}, 0, bits, arena.take<int>(lanes * most) + in_block * most};
+    std::uint8_t* const listed = arena.take<std::uint8_t>(lanes * most) + in_block * most;
+    leaving_lane made{decider.keep.lanes.at(index), {}, 0, listed, arena.take<int>(lanes * most) + in_block * most};
     made.cursor = *ring.table.row(made.where);
-    made.decided = decider.decide(block, index, is_there, width, bits);
+    made.decided = decider.decide(block, index, is_there, width, listed);
     int const* const position = decider.keep.lanes.position.row(made.where);
     for (int i = thread(block); i < made.decided.leaving; i += width) made.positions[i] = position[i];
     block.sync_warp();
@@ -130,12 +121,10 @@ struct promote_kernel {
   template <class Block>
   KVPOLICY_HD void write_decision(Block& block, leaving_lane const& mine, int index, bool is_there) const {
     keep_set const& keep = decider.keep;
-    for (int i = thread(block), rank = 0; i < mine.decided.leaving; i += width) {
-      if (mine.lists(i, rank)) keep.indices[mine.listed + rank] = i;
-    }
+    for (int i = thread(block); i < mine.decided.kept; i += width) keep.indices[mine.before + i] = mine.listed[i];
     if (!is_there || thread(block) != 0) return;
     if (index == 0) keep.indptr[0] = 0;
-    keep.indptr[index + 1] = mine.listed + mine.decided.kept;
+    keep.indptr[index + 1] = mine.before + mine.decided.kept;
     add_to_report(block, keep.report->nan_scores, mine.decided.nan);
     add_to_report(block, keep.report->triggered, mine.decided.drops() ? 1 : 0);
     add_to_report(block, keep.report->unobserved, mine.decided.unobserved ? 1 : 0);
@@ -146,18 +135,15 @@ struct promote_kernel {
   KVPOLICY_HD void promote(Block& block, leaving_lane const& mine, int const* new_pages) const {
     pages_of_lanes const& to = decider.counts.to;
     lane_promotion const& growth = mine.decided.growth;
-    int rank = 0;
-    for (int i = 0; i < mine.decided.leaving && rank < growth.more[0]; ++i) {
-      if (!mine.lists(i, rank) || rank >= growth.more[0]) continue;
-      place const source{ring.unit_of(mine.where.sequence), (mine.cursor + i) % ring.unit_tokens};
-      place const target = to.place_of(growth, mine.where, new_pages, growth.before + rank);
+    for (int i = 0; i < growth.more[0]; ++i) {
+      place const source{ring.unit_of(mine.where.sequence), (mine.cursor + mine.listed[i]) % ring.unit_tokens};
+      place const target = to.place_of(growth, mine.where, new_pages, growth.before + i);
       planes.copy({thread(block), width}, {mine.where, source, target});
     }
     to.grow(thread(block), width, growth, mine.where, new_pages);
-    for (int i = thread(block); i < mine.decided.leaving; i += width) {
-      if (!mine.lists(i, rank) || rank >= growth.more[0]) continue;
-      to.lanes.position.row(mine.where)[growth.before + rank] = mine.positions[i];
-      copy_numbers(columns, mine.where, i, growth.before + rank);
+    for (int i = thread(block); i < growth.more[0]; i += width) {
+      to.lanes.position.row(mine.where)[growth.before + i] = mine.positions[mine.listed[i]];
+      copy_numbers(columns, mine.where, mine.listed[i], growth.before + i);
     }
   }
 };

@@ -57,7 +57,7 @@ struct alignas(16) block_exits {
   lane_sums sums{};
 };
 
-/// The most entries of a lane that one launch decides about while it counts them.
+/// The most entries of a lane that one launch decides about while it counts them. An ordinal below it fits in a byte.
 inline constexpr int most_decided_exits = 256;
 
 /// The parts of a promotion's scratch.
@@ -65,16 +65,16 @@ struct promotion_scratch {
   promotion_totals* all;
   block_exits* blocks;  ///< of a cluster, in the memory of `all`: they are not used together
   lane_promotion* promotions;
-  std::uint32_t* marks;  ///< a bit for each of a lane's most_decided_exits entries
+  std::uint8_t* listed;  ///< most_decided_exits ordinals of each lane
 
   promotion_scratch(std::byte* from, int lanes)
       : all(reinterpret_cast<promotion_totals*>(from)),
         blocks(reinterpret_cast<block_exits*>(from)),
         promotions(reinterpret_cast<lane_promotion*>(from + bytes(0))),
-        marks(reinterpret_cast<std::uint32_t*>(promotions + lanes)) {}
+        listed(reinterpret_cast<std::uint8_t*>(promotions + lanes)) {}
   [[nodiscard]] static std::size_t bytes(int lanes) {
     return most_cluster_blocks * sizeof(block_exits) +
-           static_cast<std::size_t>(lanes) * (sizeof(lane_promotion) + most_decided_exits / 8);
+           static_cast<std::size_t>(lanes) * (sizeof(lane_promotion) + most_decided_exits);
   }
 };
 
@@ -172,18 +172,17 @@ class lane_growth {
   bool asked_ = false;
 };
 
-template <class Lane>
 struct pages_of_lane {
-  Lane* of;
+  lane_promotion* of;
   [[nodiscard]] KVPOLICY_HD int operator()(int index) const { return of[index].pages; }
   KVPOLICY_HD void operator()(int index, std::int64_t before, std::int64_t) const {
     of[index].pages_before = static_cast<int>(before);
   }
 };
 /// Tells each lane how many pages lower ones have. Returns how many all have. Collective.
-template <class Block, class Lane>
-KVPOLICY_HD std::int64_t add_up_pages(Block& block, int count, collective_storage* storage, Lane* of) {
-  return place_segments(block, count, storage, pages_of_lane<Lane>{of}, pages_of_lane<Lane>{of});
+template <class Block>
+KVPOLICY_HD std::int64_t add_up_pages(Block& block, int count, collective_storage* storage, lane_promotion* of) {
+  return place_segments(block, count, storage, pages_of_lane{of}, pages_of_lane{of});
 }
 
 /// The counts of a promotion in scratch, with the checks that need all lanes.

@@ -84,25 +84,22 @@ struct copied_planes {
     std::byte* to;
     int bytes;
   };
-  struct two_rows {
-    copied_row of[2];
-  };
   [[nodiscard]] KVPOLICY_HD copied_row row_of(copied_entry const& one, int plane) const {
     return {from.of[plane].row(one.where.layer, one.from, one.where.head),
             to.of[plane].row(one.where.layer, one.to, one.where.head), from.of[plane].bytes()};
   }
-  KVPOLICY_HD static void copy_two(row_threads const& who, two_rows const& rows) {
+  KVPOLICY_HD static void copy_two(row_threads const& who, copied_row const (&rows)[2]) {
     using piece = byte_vector<16>;
     constexpr int size = sizeof(piece);
     constexpr int at_once = 4;  // two of each row
-    int const longest = max_op{}(rows.of[0].bytes, rows.of[1].bytes);
+    int const longest = max_op{}(rows[0].bytes, rows[1].bytes);
     for (int begin = who.part * size; begin < longest; begin += 2 * who.width * size) {
       piece held[at_once];
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
       for (int j = 0; j < at_once; ++j) {
-        copied_row const& row = rows.of[j % 2];
+        copied_row const& row = rows[j % 2];
         held[j] =
             *reinterpret_cast<piece const*>(row.from + min_op{}(begin + j / 2 * who.width * size, row.bytes - size));
       }
@@ -110,7 +107,7 @@ struct copied_planes {
 #pragma unroll
 #endif
       for (int j = 0; j < at_once; ++j) {
-        copied_row const& row = rows.of[j % 2];
+        copied_row const& row = rows[j % 2];
         int const at = begin + j / 2 * who.width * size;
         if (row.to != row.from && at < row.bytes) *reinterpret_cast<piece*>(row.to + at) = held[j];
       }

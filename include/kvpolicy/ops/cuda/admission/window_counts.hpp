@@ -41,15 +41,12 @@ struct exit_counter {
 };
 
 /// Numbers of new tokens of some sequences, in a kernel's arguments.
-struct few_host_tokens {
-  static constexpr int most = 64;
-  int first = 0;  ///< the first sequence, as an index in its batch
-  int of[most] = {};
-};
+using few_host_tokens = a_few<int, 64>;
 
 /// Counts the entries that leave the windows, one thread for each sequence.
 struct count_exits_body {
   exit_counter counter;
+  int first;          ///< the first sequence
   int const* tokens;  ///< on the device; null: use host_tokens
   few_host_tokens host_tokens;
   int* exits;
@@ -57,7 +54,7 @@ struct count_exits_body {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
-    int const sequence = host_tokens.first + static_cast<int>(i);
+    int const sequence = first + static_cast<int>(i);
     leaving_entries const found = counter(sequence, tokens != nullptr ? tokens[sequence] : host_tokens.of[i]);
     if (found.fault != device_error::nothing) report_fault(block, faults, found.fault);
     exits[sequence] = found.count;
@@ -82,15 +79,13 @@ struct count_passing_body {
 };
 
 /// One thread for each request and each lane of its sequence. The thread of the first lane also checks the window.
-struct check_new_tokens_body {
+struct check_new_tokens {
   lanes window;
   lanes pages;
   a_few<append_request> new_tokens;
 
-  device_error faults;
-
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     int const lanes_of_one = window.layers() * window.heads;
     append_request const& one = new_tokens.of[i / lanes_of_one];
     auto const which = static_cast<int>(i % lanes_of_one);
@@ -99,14 +94,15 @@ struct check_new_tokens_body {
       int const capacity = window.capacity - *window.count.row(this_lane);
       if (one.in_flight && one.tokens > capacity)
         report_fault(block, faults, fault::step_drafts, one.sequence, one.tokens);
-      refuse_behind(block, window, this_lane, one);
+      refuse_behind(block, faults, window, this_lane, one);
     }
-    refuse_behind(block, pages, this_lane, one);
+    refuse_behind(block, faults, pages, this_lane, one);
   }
 
  private:
   template <class Block>
-  KVPOLICY_HD void refuse_behind(Block& block, lanes const& part, lane this_lane, append_request const& one) const {
+  KVPOLICY_HD static void refuse_behind(Block& block, device_error faults, lanes const& part, lane this_lane,
+                                        append_request const& one) {
     int const count = *part.count.row(this_lane);
     int const last = count > 0 ? part.position.row(this_lane)[count - 1] : -1;
     if (one.position <= last && one.tokens != 0) {
@@ -121,25 +117,17 @@ template <kernel_backend Backend>
 struct implementation<ops::count_exits_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, ring_request const& asked, int* exits) {
-    if (asked.host_tokens.empty()) {
-      detail::launch_each(exec, batch.sequences, body(exec, batch, asked, exits));
-      return;
-    }
+    bool const on_host = !asked.host_tokens.empty();
     for (int const tokens : asked.host_tokens) detail::refuse_long(asked, tokens);
-    for (int first = 0; first < batch.sequences; first += detail::few_host_tokens::most) {
-      detail::count_exits_body some = body(exec, batch, asked, exits);
-      int const count = std::min(detail::few_host_tokens::most, batch.sequences - first);
-      some.tokens = nullptr;
-      some.host_tokens.first += first;
-      std::copy_n(asked.host_tokens.begin() + first, count, some.host_tokens.of);
-      detail::launch_each(exec, count, some);
+    int const at_once = on_host ? detail::few_host_tokens::most : batch.sequences;
+    int const* const on_device = on_host ? nullptr : asked.tokens;
+    detail::count_exits_body body{{batch, asked.window}, 0, on_device, {}, exits, exec.faults()};
+    for (int first = 0; first < batch.sequences; first += at_once) {
+      int const count = std::min(at_once, batch.sequences - first);
+      body.first = batch.sequence_begin + first;
+      if (on_host) std::copy_n(asked.host_tokens.begin() + first, count, body.host_tokens.of);
+      detail::launch_each(exec, count, body);
     }
-  }
-
- private:
-  template <class Executor>
-  static detail::count_exits_body body(Executor& exec, lanes const& batch, ring_request const& asked, int* exits) {
-    return {{batch, asked.window}, asked.tokens, {batch.sequence_begin, {}}, exits, exec.faults()};
   }
 };
 
@@ -163,8 +151,7 @@ struct implementation<ops::refuse_new_tokens_t, Backend> {
     }
     detail::for_each_few(new_tokens, [&](detail::a_few<append_request> const& few) {
       std::int64_t const lanes_of_one = std::int64_t{window.layers()} * window.heads;
-      detail::launch_each(exec, few.count * lanes_of_one,
-                          detail::check_new_tokens_body{window, pages, few, exec.faults()});
+      detail::launch_check(exec, few.count * lanes_of_one, detail::check_new_tokens{window, pages, few});
     });
   }
 };

@@ -48,14 +48,14 @@ struct perceptron_work {
   [[nodiscard]] static KVPOLICY_HD constexpr int slices_of(int hidden) {
     return (hidden + tile_sizes::units - 1) / tile_sizes::units;
   }
-  [[nodiscard]] KVPOLICY_HD constexpr int group_of(int tile) const { return tile / tiles_of_a_group(); }
-  [[nodiscard]] KVPOLICY_HD constexpr int begin_of(int tile) const { return tile % tiles_of_a_group() * rows(); }
   /// How many partial sums there are if slices have blocks of their own.
   [[nodiscard]] constexpr std::int64_t parts() const { return std::int64_t{tiles()} * rows() * outputs * slices(); }
-  /// The tile of this number, in a group that has `count` rows.
-  [[nodiscard]] KVPOLICY_HD constexpr row_tile of(int tile, int count) const {
-    int const begin = begin_of(tile);
-    return {group_of(tile), begin, count - begin < rows() ? count - begin : rows()};
+  /// The tile of this number.
+  template <class Net>
+  [[nodiscard]] KVPOLICY_HD row_tile of(int tile, Net const& net) const {
+    int const group = tile / tiles_of_a_group();
+    int const begin = tile % tiles_of_a_group() * rows();
+    return {group, begin, min_op{}(net.rows_of(group) - begin, rows())};
   }
 
  private:
@@ -66,7 +66,7 @@ struct perceptron_work {
 ///
 /// - `rows_of(group)` is the number of rows, `columns()` the channels of a row.
 /// - `bind(block, arena, tile, stride)` returns a task for a tile. Its `row()(r, c)` is a channel of a row, its
-///   `weight_from(unit)(u, c)` a weight. `has_work(block)` is false if the tile needs no work. `prepare(block, unit,
+///   `weight_from(unit)(u, c)` a weight. `has_work` is false if the tile needs no work. `prepare(block, unit,
 ///   units)` is called before each slice. `activation(r, unit, sum)` is the hidden unit's value, and
 ///   `output_weight(output, unit)` its weight for an output.
 /// - `store(group, entry, output, z)` stores an output; it checks whether there is such an entry.
@@ -82,13 +82,13 @@ struct perceptron_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     int const slices = work.split ? work.slices() : 1;
     int const tile = block.index() / slices;
-    row_tile const rows = work.of(tile, net.rows_of(work.group_of(tile)));
+    row_tile const rows = work.of(tile, net);
     if (rows.rows <= 0) return;
     shared_arena arena(block);
     product_tile<Block> const product(block, arena);
     auto* const total = arena.take<float>(work.rows() * work.outputs);
     auto task = net.bind(block, arena, rows, work.rows());
-    if (!task.has_work(block)) return;
+    if (!task.has_work) return;
     int const first = work.split ? block.index() % slices : 0;
     int const last = work.split ? first + 1 : work.slices();
     for (int slice = first; slice < last; ++slice) {
@@ -122,19 +122,11 @@ struct perceptron_kernel {
           if (j < mine) part += sums.of[i][j] * task.output_weight(output, unit + product.first_unit() + j);
         }
         part = product.sum_across(part);
-        keep(product, part, (product.first_row() + i) * work.outputs + output, first, to);
+        if (!product.leads()) continue;
+        int const at = (product.first_row() + i) * work.outputs + output;
+        float& sum = work.split ? to[std::int64_t{at} * work.slices()] : to[at];
+        sum = first ? part : sum + part;
       }
-    }
-  }
-
-  /// Stores a row's partial sum, by the one thread that leads the row.
-  template <class Block>
-  KVPOLICY_HD void keep(product_tile<Block> const& product, float part, int at, bool first, float* to) const {
-    if (!product.leads()) return;
-    if (work.split) {
-      to[std::int64_t{at} * work.slices()] = part;
-    } else {
-      to[at] = first ? part : to[at] + part;
     }
   }
 
@@ -162,7 +154,7 @@ struct add_slices {
     int const output = static_cast<int>(i % work.outputs);
     int const r = static_cast<int>(i / work.outputs % work.rows());
     int const tile = static_cast<int>(i / work.outputs / work.rows());
-    row_tile const rows = work.of(tile, net.rows_of(work.group_of(tile)));
+    row_tile const rows = work.of(tile, net);
     if (r >= rows.rows) return;
     float const* const part = parts + i * work.slices();
     float total = part[0];

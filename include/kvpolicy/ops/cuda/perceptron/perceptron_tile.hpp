@@ -30,11 +30,11 @@ struct tile_sums {
   float of[tile_sizes::each][tile_sizes::each] = {};
 };
 
-/// Rows of weights, `stride` floats apart.
-struct weight_rows {
+/// Rows of floats, `stride` floats apart.
+struct float_rows {
   float const* from;
-  std::int64_t stride;
-  [[nodiscard]] KVPOLICY_HD float operator()(int unit, int c) const { return from[unit * stride + c]; }
+  int stride;
+  [[nodiscard]] KVPOLICY_HD float operator()(int row, int c) const { return from[std::int64_t{row} * stride + c]; }
 };
 
 /// The most threads for which `bytes(threads)` of shared memory are available, or 32 if none are. Only the most are

@@ -59,8 +59,8 @@ struct project_kernel {
     int const column = block.index() % slices * tile_sizes::units;
     int const columns = head.width - column < tile_sizes::units ? head.width - column : tile_sizes::units;
     bool const is_key = block.index() / slices % 2 == 0;
-    weight_rows const weights{(is_key ? head.w_k : head.w_v) + std::int64_t{column} * head.dims, head.dims};
-    feature_rows const from{features + (std::int64_t{temp_storage.range[0]} + first + begin) * head.dims, head.dims};
+    float_rows const weights{(is_key ? head.w_k : head.w_v) + std::int64_t{column} * head.dims, head.dims};
+    float_rows const from{features + (std::int64_t{temp_storage.range[0]} + first + begin) * head.dims, head.dims};
     tile_sums sums;
     product.multiply(rows, columns, head.dims, from, weights, sums);
     for (int i = 0; i < tile_sizes::each; ++i) {
@@ -141,11 +141,11 @@ class attend_task {
   KVPOLICY_HD void run(int there, bool is_first) {
     if (!read_rule_scores(block_, group_.scores() + begin_, rows_, rule_)) return;
     make_queries();
-    if (!is_first) load();
+    if (!is_first) with_state([](float& of_thread, float const& in_scratch) { of_thread = in_scratch; });
     for (int s = 0; s < there; s += tile_sizes::units) {
       attend(s, there - s < tile_sizes::units ? there - s : tile_sizes::units);
     }
-    store();
+    with_state([](float const& of_thread, float& in_scratch) { in_scratch = of_thread; });
   }
 
  private:
@@ -162,7 +162,7 @@ class attend_task {
       block_.sync();
       fold_constants(block_, weights, head.w_q_bias + first, units, constant_);
       tile_sums sums;
-      product_.multiply(rows_, units, head.dims, feature_rows{group_.row(begin_), head.dims}, weights, sums);
+      product_.multiply(rows_, units, head.dims, float_rows{group_.row(begin_), head.dims}, weights, sums);
       for (int j = 0; j < sizes::each; ++j) {
         int const u = product_.first_unit() + j;
         if (u >= units) break;
@@ -181,9 +181,8 @@ class attend_task {
     int const width = temp_storage.head_width;
     int const column = head_ * width + slice_ * sizes::units;
     int const columns = width - slice_ * sizes::units < sizes::units ? width - slice_ * sizes::units : sizes::units;
-    weight_rows const keys{temp_storage.keys + std::int64_t{s} * temp_storage.width + head_ * width,
-                           temp_storage.width};
-    weight_rows const values{temp_storage.values + std::int64_t{column} * temp_storage.span + s, temp_storage.span};
+    float_rows const keys{temp_storage.keys + std::int64_t{s} * temp_storage.width + head_ * width, temp_storage.width};
+    float_rows const values{temp_storage.values + std::int64_t{column} * temp_storage.span + s, temp_storage.span};
     tile_sums logits;
     product_.multiply(rows_, there, width, shared_columns{query_, stride_}, keys, logits);
     float rescale[sizes::each];
@@ -219,36 +218,24 @@ class attend_task {
     return rescale;
   }
 
-  KVPOLICY_HD void load() {
+  /// Calls each(of_thread, in_scratch) for the numbers of the thread's rows. Threads that share a row have the same
+  /// statistics.
+  template <class Each>
+  KVPOLICY_HD void with_state(Each const& each) {
+    residual_storage const& temp_storage = group_.temp_storage;
+    int const column = slice_ * sizes::units + product_.first_unit();
     for (int i = 0; i < sizes::each; ++i) {
-      int const r = product_.first_row() + i;
-      if (r >= rows_) return;
-      float const* const statistics = group_.temp_storage.statistics(begin_ + r, head_, slice_);
-      row_max_[i] = statistics[0];
-      total_[i] = statistics[1];
+      int const entry = begin_ + product_.first_row() + i;
+      if (entry >= begin_ + rows_) return;
+      float* const statistics = temp_storage.statistics(entry, head_, slice_);
+      each(row_max_[i], statistics[0]);
+      each(total_[i], statistics[1]);
       for (int j = 0; j < sizes::each; ++j) {
-        if (column_of(j) >= 0) sum_.of[i][j] = group_.temp_storage.state_of(begin_ + r)[column_of(j)];
+        if (column + j < temp_storage.head_width) {
+          each(sum_.of[i][j], temp_storage.state_of(entry)[head_ * temp_storage.head_width + column + j]);
+        }
       }
     }
-  }
-
-  KVPOLICY_HD void store() {
-    for (int i = 0; i < sizes::each; ++i) {
-      int const r = product_.first_row() + i;
-      if (r >= rows_) return;
-      for (int j = 0; j < sizes::each; ++j) {
-        if (column_of(j) >= 0) group_.temp_storage.state_of(begin_ + r)[column_of(j)] = sum_.of[i][j];
-      }
-      if (!product_.leads()) continue;
-      float* const statistics = group_.temp_storage.statistics(begin_ + r, head_, slice_);
-      statistics[0] = row_max_[i];
-      statistics[1] = total_[i];
-    }
-  }
-  /// The thread's j-th column among the columns of all heads, or -1 if there is none.
-  [[nodiscard]] KVPOLICY_HD int column_of(int j) const {
-    int const inside = slice_ * sizes::units + product_.first_unit() + j;
-    return inside < group_.temp_storage.head_width ? head_ * group_.temp_storage.head_width + inside : -1;
   }
 
   Block& block_;

@@ -107,11 +107,4 @@ template <class Block>
   return any;
 }
 
-/// The features of neighbouring entries.
-struct feature_rows {
-  float const* from;
-  int dims;
-  [[nodiscard]] KVPOLICY_HD float operator()(int r, int d) const { return from[std::int64_t{r} * dims + d]; }
-};
-
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <kvpolicy/core/config.hpp>
+#include <nv/target>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -20,15 +21,11 @@ class cuda_async_copies {
 #endif
   }
   KVPOLICY_HD void commit_loads() const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
+    NV_IF_TARGET(NV_PROVIDES_SM_80, (asm volatile("cp.async.commit_group;" :: : "memory");))
   }
   template <int Latest>
   KVPOLICY_HD void wait_loads() const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(Latest) : "memory");
-#endif
+    NV_IF_TARGET(NV_PROVIDES_SM_80, (asm volatile("cp.async.wait_group %0;" ::"n"(Latest) : "memory");))
   }
 };
 

@@ -30,6 +30,8 @@ struct cuda {
 template <int Count>
 struct static_threads {
   static_assert(Count >= 32 && Count <= 512 && Count % 32 == 0, "kvpolicy: a block has 32 to 512 threads, in warps");
+  static constexpr int most = Count;
+  static constexpr int compiled = Count;  ///< what collectives of a block are compiled for
   [[nodiscard]] KVPOLICY_HD constexpr operator int() const { return Count; }
 };
 
@@ -37,6 +39,8 @@ struct static_threads {
 /// compiled. Such a kernel has no collectives of a block.
 template <int Most>
 struct threads_up_to {
+  static constexpr int most = Most;
+  static constexpr int compiled = 0;
   int count = Most;
   [[nodiscard]] KVPOLICY_HD constexpr operator int() const { return count; }
 };
@@ -60,11 +64,6 @@ struct launch_shape {
   std::size_t shared = 0;  ///< bytes for each block
   int cluster = 1;         ///< blocks of a cluster: a power of two
 };
-template <class Threads>
-launch_shape(int, Threads, std::size_t) -> launch_shape<Threads>;
-template <class Threads>
-launch_shape(int, Threads, std::size_t, int) -> launch_shape<Threads>;
-launch_shape() -> launch_shape<>;
 
 namespace detail {
 

@@ -13,7 +13,7 @@
 #include <kvpolicy/ops/cuda/run/block.hpp>
 #include <kvpolicy/ops/cuda/run/cluster.cuh>
 #include <kvpolicy/ops/cuda/run/collectives.cuh>
-#include <kvpolicy/ops/cuda/run/kernel_threads.hpp>
+#include <nv/target>
 #include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
@@ -25,32 +25,16 @@ template <int Threads>
 class cuda_block : public detail::cuda_cluster, public detail::cuda_async_copies {
  public:
   [[nodiscard]] KVPOLICY_HD int index() const {
-#if defined(__CUDA_ARCH__)
-    return static_cast<int>(blockIdx.x);
-#else
-    return 0;
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return static_cast<int>(blockIdx.x);), (return 0;))
   }
   [[nodiscard]] KVPOLICY_HD int blocks() const {
-#if defined(__CUDA_ARCH__)
-    return static_cast<int>(gridDim.x);
-#else
-    return 1;
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return static_cast<int>(gridDim.x);), (return 1;))
   }
   [[nodiscard]] KVPOLICY_HD int thread() const {
-#if defined(__CUDA_ARCH__)
-    return static_cast<int>(threadIdx.x);
-#else
-    return 0;
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return static_cast<int>(threadIdx.x);), (return 0;))
   }
   [[nodiscard]] KVPOLICY_HD int threads() const {
-#if defined(__CUDA_ARCH__)
-    return Threads > 0 ? Threads : static_cast<int>(blockDim.x);
-#else
-    return 1;
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return Threads > 0 ? Threads : static_cast<int>(blockDim.x);), (return 1;))
   }
   [[nodiscard]] KVPOLICY_HD std::byte* shared() const {
 #if defined(__CUDA_ARCH__)
@@ -61,36 +45,16 @@ class cuda_block : public detail::cuda_cluster, public detail::cuda_async_copies
 #endif
   }
 
-  KVPOLICY_HD void sync() const {
-#if defined(__CUDA_ARCH__)
-    __syncthreads();
-#endif
-  }
-  KVPOLICY_HD void sync_warp() const {
-#if defined(__CUDA_ARCH__)
-    __syncwarp();
-#endif
-  }
-  KVPOLICY_HD void fence() const {
-#if defined(__CUDA_ARCH__)
-    __threadfence();
-#endif
-  }
+  KVPOLICY_HD void sync() const { NV_IF_TARGET(NV_IS_DEVICE, (__syncthreads();)) }
+  KVPOLICY_HD void sync_warp() const { NV_IF_TARGET(NV_IS_DEVICE, (__syncwarp();)) }
+  KVPOLICY_HD void fence() const { NV_IF_TARGET(NV_IS_DEVICE, (__threadfence();)) }
   [[nodiscard]] KVPOLICY_HD unsigned ballot([[maybe_unused]] bool vote) const {
-#if defined(__CUDA_ARCH__)
-    return __ballot_sync(0xFFFFFFFFu, vote);
-#else
-    return 0;
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return __ballot_sync(0xFFFFFFFFu, vote);), (return 0;))
   }
   /// The value that thread `from` of the warp passes. T has at most 16 bytes.
   template <class T>
   [[nodiscard]] KVPOLICY_HD T shuffle(T value, [[maybe_unused]] int from) const {
-#if defined(__CUDA_ARCH__)
-    return cub::ShuffleIndex<32>(value, from & 31, 0xFFFFFFFFu);
-#else
-    return value;
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return cub::ShuffleIndex<32>(value, from & 31, 0xFFFFFFFFu);), (return value;))
   }
 
   template <int Width = 32, class T, class Combine>
@@ -109,11 +73,7 @@ class cuda_block : public detail::cuda_cluster, public detail::cuda_async_copies
   [[nodiscard]] KVPOLICY_HD T reduce_warp_batched(T const (&values)[Count],
                                                   [[maybe_unused]] Combine const& combine) const {
     static_assert(Count <= static_cast<std::size_t>(Width), "kvpolicy: every thread has one result at most");
-#if defined(__CUDA_ARCH__)
-    return detail::reduce_batched<Width>(values, combine);
-#else
-    return values[0];
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return detail::reduce_batched<Width>(values, combine);), (return values[0];))
   }
   template <class T, class Combine>
   [[nodiscard]] KVPOLICY_HD T reduce([[maybe_unused]] collective_storage* storage, T value,
@@ -188,43 +148,23 @@ class cuda_block : public detail::cuda_cluster, public detail::cuda_async_copies
 
   template <class T>
   KVPOLICY_HD T atomic_add([[maybe_unused]] T* to, T value) const {
-#if defined(__CUDA_ARCH__)
-    return static_cast<T>(atomicAdd(native(to), static_cast<native_type<T>>(value)));
-#else
-    return value;
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return atomicAdd(native(to), native_type<T>(value));), (return value;))
   }
   template <class T>
   KVPOLICY_HD T atomic_min([[maybe_unused]] T* to, T value) const {
-#if defined(__CUDA_ARCH__)
-    return static_cast<T>(atomicMin(native(to), static_cast<native_type<T>>(value)));
-#else
-    return value;
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return atomicMin(native(to), native_type<T>(value));), (return value;))
   }
   template <class T>
   KVPOLICY_HD T atomic_max([[maybe_unused]] T* to, T value) const {
-#if defined(__CUDA_ARCH__)
-    return static_cast<T>(atomicMax(native(to), static_cast<native_type<T>>(value)));
-#else
-    return value;
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return atomicMax(native(to), native_type<T>(value));), (return value;))
   }
   template <class T>
   KVPOLICY_HD T atomic_or([[maybe_unused]] T* to, T value) const {
-#if defined(__CUDA_ARCH__)
-    return static_cast<T>(atomicOr(native(to), static_cast<native_type<T>>(value)));
-#else
-    return value;
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return atomicOr(native(to), native_type<T>(value));), (return value;))
   }
   template <class T>
   KVPOLICY_HD T atomic_and([[maybe_unused]] T* to, T value) const {
-#if defined(__CUDA_ARCH__)
-    return static_cast<T>(atomicAnd(native(to), static_cast<native_type<T>>(value)));
-#else
-    return value;
-#endif
+    NV_IF_ELSE_TARGET(NV_IS_DEVICE, (return atomicAnd(native(to), native_type<T>(value));), (return value;))
   }
 
  private:
@@ -253,19 +193,31 @@ static_assert(thread_block<cuda_block<512>>);
 
 namespace detail {
 
+/// How many blocks of a kernel a multiprocessor must have room for, if the kernel says so: it then gets no more
+/// registers than that allows. This holds for compute capability 9.0. For others ptxas would spill registers.
+template <class Kernel>
+inline constexpr int least_blocks = 1;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+template <class Kernel>
+  requires requires { Kernel::least_blocks; }
+inline constexpr int least_blocks<Kernel> = Kernel::least_blocks;
+template <class Kernel>
+inline constexpr int least_blocks<unless_fault<Kernel>> = least_blocks<Kernel>;
+#endif
+
 /// Every kernel of the library is this function with another `Kernel` value. The architectures it is compiled for are
 /// in its name, so that objects that were compiled for different ones can be linked together.
 ///
 /// From compute capability 9.0 on, the next kernel of the stream may be placed on the device once all blocks of this
 /// one run. It waits here until this one has ended and its writes are visible (`launch_target::overlaps`).
 template <class Kernel, class Threads, int... Architectures>
-__global__ void __launch_bounds__(most_threads<Threads>, least_blocks<Kernel>)
+__global__ void __launch_bounds__(Threads::most, least_blocks<Kernel>)
     run_kernel(Kernel const __grid_constant__ kernel) {
 #if __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();  // before the first access of memory
 #endif
-  cuda_block<compiled_threads<Threads>> block;
+  cuda_block<Threads::compiled> block;
   kernel(block);
 }
 

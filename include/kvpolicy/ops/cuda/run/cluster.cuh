@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <kvpolicy/core/config.hpp>
+#include <nv/target>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -13,18 +14,10 @@ namespace KVPOLICY_NAMESPACE::detail {
 class cuda_cluster {
  public:
   [[nodiscard]] KVPOLICY_HD int cluster_rank() const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    return static_cast<int>(__clusterRelativeBlockRank());
-#else
-    return 0;
-#endif
+    NV_IF_ELSE_TARGET(NV_PROVIDES_SM_90, (return static_cast<int>(__clusterRelativeBlockRank());), (return 0;))
   }
   [[nodiscard]] KVPOLICY_HD int cluster_blocks() const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    return static_cast<int>(__clusterSizeInBlocks());
-#else
-    return 1;
-#endif
+    NV_IF_ELSE_TARGET(NV_PROVIDES_SM_90, (return static_cast<int>(__clusterSizeInBlocks());), (return 1;))
   }
   /// The arrival releases, and the wait acquires.
   KVPOLICY_HD void sync_cluster() const {
@@ -37,11 +30,9 @@ class cuda_cluster {
   }
   template <class T>
   [[nodiscard]] KVPOLICY_HD T* of_block([[maybe_unused]] int rank, T* mine) const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    return static_cast<T*>(__cluster_map_shared_rank(mine, static_cast<unsigned>(rank)));
-#else
-    return mine;
-#endif
+    NV_IF_ELSE_TARGET(NV_PROVIDES_SM_90,
+                      (return static_cast<T*>(__cluster_map_shared_rank(mine, static_cast<unsigned>(rank)));),
+                      (return mine;))
   }
 };
 

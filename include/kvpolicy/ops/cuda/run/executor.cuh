@@ -13,6 +13,7 @@
 #include <kvpolicy/ops/cuda/run/faults.hpp>
 #include <kvpolicy/ops/cuda/run/launch.cuh>
 #include <kvpolicy/ops/cuda/select/numbers.cuh>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,35 +83,23 @@ class cuda_executor : public serves_one_thread {
   template <class T>
   class buffer {
    public:
-    buffer(cuda_executor& exec, std::size_t count) : count_(count), stream_(exec.stream_), memory_(exec.memory_) {
-      if (count_ == 0) return;
-      data_ = static_cast<T*>(memory_->allocate(count_ * sizeof(T), stream_));
-      detail::cuda_call("cudaMemsetAsync", cudaMemsetAsync(data_, 0, count_ * sizeof(T), stream_));
+    buffer(cuda_executor& exec, std::size_t count) : data_(nullptr, {count, exec.stream_, exec.memory_}) {
+      if (count == 0) return;
+      data_.reset(static_cast<T*>(exec.memory_->allocate(count * sizeof(T), exec.stream_)));
+      detail::cuda_call("cudaMemsetAsync", cudaMemsetAsync(data(), 0, count * sizeof(T), exec.stream_));
     }
-    buffer(buffer&& from) noexcept
-        : data_(std::exchange(from.data_, nullptr)),
-          count_(std::exchange(from.count_, 0)),
-          stream_(from.stream_),
-          memory_(from.memory_) {}
-    buffer& operator=(buffer&& from) noexcept {
-      std::swap(data_, from.data_);
-      std::swap(count_, from.count_);
-      std::swap(stream_, from.stream_);
-      std::swap(memory_, from.memory_);
-      return *this;
-    }
-    ~buffer() {
-      if (data_ != nullptr) memory_->deallocate(data_, count_ * sizeof(T), stream_);
-    }
-    [[nodiscard]] T* data() { return data_; }
-    [[nodiscard]] T const* data() const { return data_; }
-    [[nodiscard]] std::size_t size() const { return count_; }
+    [[nodiscard]] T* data() { return data_.get(); }
+    [[nodiscard]] T const* data() const { return data_.get(); }
+    [[nodiscard]] std::size_t size() const { return data_ != nullptr ? data_.get_deleter().count : 0; }
 
    private:
-    T* data_ = nullptr;
-    std::size_t count_ = 0;
-    cudaStream_t stream_;
-    device_memory* memory_;
+    struct release {
+      std::size_t count;
+      cudaStream_t stream;
+      device_memory* memory;
+      void operator()(T* what) const noexcept { memory->deallocate(what, count * sizeof(T), stream); }
+    };
+    std::unique_ptr<T, release> data_;
   };
 
   /// Makes an executor on `stream` of the current device. The default is the legacy default stream.
