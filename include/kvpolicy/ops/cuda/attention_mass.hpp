@@ -66,7 +66,7 @@ struct implementation<ops::compute_attention_mass_t, Backend> {
     int const group = call.task().group;
     int const slots = group > detail::sums_storage::slots_of_launch ? group : detail::sums_storage::slots_of_launch;
     std::size_t const others =
-        detail::attention_storage::bytes() + static_cast<std::size_t>(slots) * sizeof(detail::running_sum) + 64;
+        sizeof(detail::attention_storage) + static_cast<std::size_t>(slots) * sizeof(detail::running_sum) + 64;
     return detail::mma_product::of(call.task().from.rows, call.task().rows, rows_at_once(call),
                                    static_cast<std::size_t>(shared_of(numbers)) - others);
   }

@@ -29,9 +29,9 @@ struct moments_reduction {
   }
   KVPOLICY_HD void put(lane_tile const& of, int e, entry_total const& all) const {
     lane const one = of.lane;
-    int const rows = of.used.count;
+    int const rows = of.count;
     bool const in_order = rows > 0 && !of.task.sees_all();
-    std::int64_t const before = in_order ? of.task.position_of(one, of.used.begin) : no_position;
+    int const before = in_order ? of.task.position_of(one, of.begin) : no_position;
     bool const is_scored = rows > 0 && of.task.scores.lanes.position.row(one)[e] < before;
     entry_total const made = is_scored ? all : entry_total{};
     entry_moments const write{of.task.scores.rows.row(one), to.variance.row(one), to.entropy.row(one), how.gamma,

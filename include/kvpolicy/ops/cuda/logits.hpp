@@ -21,7 +21,7 @@ struct logits_reduction {
   KVPOLICY_HD void add(lane_tile const& of, tile_part const& at, int k, float& total) const {
     bool const rows_maximum = how.rows == reduction::max, group_maximum = how.group == reduction::max;
     bool const apart = of.task.rows_apart;
-    int const series = apart ? of.used.count : of.task.group;
+    int const series = apart ? of.count : of.task.group;
     of.reduce_series(
         at, k, apart ? rows_maximum : group_maximum, [&](int i) { return of.tile.logit(i, k); },
         [&](int i, float inner) {
@@ -29,7 +29,7 @@ struct logits_reduction {
         });
   }
   KVPOLICY_HD void put(lane_tile const& of, int e, float total) const {
-    int const shares = (how.rows == reduction::mean && of.used.count > 0 ? of.used.count : 1) *
+    int const shares = (how.rows == reduction::mean && of.count > 0 ? of.count : 1) *
                        (how.group == reduction::mean ? of.task.group : 1);
     float& to = of.task.scores.rows.row(of.lane)[e];
     to = combine(to, total / static_cast<float>(shares));

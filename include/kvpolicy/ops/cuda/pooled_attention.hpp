@@ -61,7 +61,7 @@ struct pooled_sums_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     sum_stretch(block, task, product, to, [&](lane_tile const& of, tile_part const& at, pooled_sum* sums) {
-      int const pooled = product.how.pooled(of.used.entries) - at.first;
+      int const pooled = product.how.pooled(of.entries) - at.first;
       for (int i = warp_id(block); i < at.count; i += block.threads() / warp_size)
         add_row(block, of.tile, i, at, pooled, sums + at.base + i);
     });
@@ -70,7 +70,7 @@ struct pooled_sums_kernel {
  private:
   /// Adds a row of the tile, whose first `pooled` numbers are pooled, by one warp.
   template <class Block>
-  KVPOLICY_HD void add_row(Block& block, attention_storage const& tile, int row, tile_part const& at, int pooled,
+  KVPOLICY_HD void add_row(Block& block, attention_storage& tile, int row, tile_part const& at, int pooled,
                            pooled_sum* sum) const {
     float* const numbers = tile.logits + row * tile_pitch;
     float row_max = running_sum::lowest();
@@ -115,11 +115,11 @@ struct pooled_reduction {
   struct known_sums {
     mass_kernels<pooled_product>::storage from;
 
-    [[nodiscard]] KVPOLICY_HD pooled_sum::whole const* of(attention_task const& task, lane one) const {
-      return from.whole_of(task.scores.lanes.index(one));
+    [[nodiscard]] KVPOLICY_HD pooled_sum::whole const* of(used_rows const& used) const {
+      return from.whole_of(used.task.scores.lanes.index(used.lane));
     }
-    KVPOLICY_HD row_sums operator()(attention_task const& task, lane one, int head, int row, int) const {
-      return of(task, one)[row * task.group + head].softmax;
+    KVPOLICY_HD row_sums operator()(used_rows const& used, query_row const& row) const {
+      return of(used)[row.number * used.task.group + row.head].softmax;
     }
   };
 
@@ -137,8 +137,8 @@ struct pooled_reduction {
     block.sync();
   }
   KVPOLICY_HD void add(lane_tile const& of, tile_part const& at, int k, entry_total& all) const {
-    pooled_sum::whole const* const rows = sums.of(of.task, of.lane) + at.base;
-    int const pooled = product.how.pooled(of.used.entries) - at.first;
+    pooled_sum::whole const* const rows = sums.of(of) + at.base;
+    int const pooled = product.how.pooled(of.entries) - at.first;
     for (int i = 0; i < at.count; ++i) {
       float const* const numbers = of.tile.logits + i * tile_pitch;
       all.sum += numbers[k];

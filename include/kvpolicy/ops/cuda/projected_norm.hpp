@@ -25,11 +25,11 @@ struct projected_norm_reduction {
     float& inner = of.tile.inner[k];
     if (at.base == 0) inner = 0;
     float sum = 0;
-    int row = at.base % of.used.count;
+    int row = at.base % of.count;
     for (int i = 0; i < at.count; ++i) {
       float const made = of.tile.logit(i, k);
       sum += squares ? made * made : ::fabsf(made);
-      if (++row < of.used.count) continue;
+      if (++row < of.count) continue;
       float const whole = inner + sum;
       total += squares ? ::sqrtf(whole) : whole;
       inner = sum = 0;

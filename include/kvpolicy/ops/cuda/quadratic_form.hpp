@@ -26,7 +26,7 @@ struct quadratic_form_reduction {
       four_floats const key = keys.at(tile.key[k], at.base + i);
       for (int j = 0; j < 4 && i + j < at.count; ++j) sum += tile.logits[(i + j) * tile_pitch + k] * key.of[j];
     }
-    total += tile.key_scale != nullptr ? sum * tile.key_scale[k] : sum;
+    total += of.task.scaled() ? sum * tile.key_scale[k] : sum;
   }
   KVPOLICY_HD void put(lane_tile const& of, int e, float total) const {
     float& to = of.task.scores.rows.row(of.lane)[e];

@@ -21,11 +21,11 @@ struct visit_reduction {
   KVPOLICY_HD void add(lane_tile const& of, tile_part const& at, int k, entry_total&) const {
     lanes const& batch = of.task.scores.lanes;
     float const share = how.divide_by > 1 ? 1.0f / static_cast<float>(how.divide_by) : 1.0f;
-    reduce_probabilities(of, how, at, k, [&](int i, float value) {
+    reduce_probabilities(of, how.rows_maximum, at, k, [&](int i, float value) {
       if (!of.tile.sees(i, k)) return;
-      int const row = of.used.begin + of.used.row_of(of.task, at.base + i);
+      int const row = of.begin + of.row(at.base + i).number;
       visit(value * share, attention_row{row, of.task.position_of(of.lane, row)},
-            entry{of.lane, at.first + k, of.used.entries, batch.position.row(of.lane)[at.first + k], 0});
+            entry{of.lane, at.first + k, of.entries, batch.position.row(of.lane)[at.first + k], 0});
     });
   }
   KVPOLICY_HD void put(lane_tile const&, int, entry_total) const {}

@@ -39,9 +39,6 @@ class fragment_entries {
   /// What keys are multiplied by before they are split: the rest of a key of 2^-9 has all its bits then, and keys up to
   /// 1,023 are within f16.
   static constexpr float prescale = splits ? 64.0f : 1.0f;
-  /// The position of an entry that takes no part. No row is so late.
-  static constexpr int no_position = 0x7FFFFFFF;
-
   /// The keys of entries 8j + g, and zeros after their last dim. Until `settle`, keys of 32 bits are as they were
   /// loaded: the first four dims of eight, then the others. After it they are their first numbers, then the rests.
   eight_numbers key[static_cast<std::size_t>(parts)][static_cast<std::size_t>(Spans)][static_cast<std::size_t>(tiles)];
@@ -70,19 +67,12 @@ class fragment_entries {
   /// Finds which entries take part, and makes fragments of their keys. `first` is the lowest position of a row.
   /// Collective of the warp.
   template <class Block>
-  KVPOLICY_HD void settle(Block& block, attention_task const& task, used_rows const& used, lane this_lane, int begin,
-                          int end, int first) {
+  KVPOLICY_HD void settle(Block& block, used_rows const& used, int begin, int end, int first) {
     int const e = begin + lane_id(block) % count;
-    int at = no_position;
-    if (e < end) {
-      int const there = task.sees_all() ? 0 : task.scores.lanes.position.row(this_lane)[e];
-      bool part = there < used.domain;
-      if (part && task.candidates()) part = task.scores.rows.row(this_lane)[e] != same_bits<float>(0xFF800000u);
-      at = part ? there : no_position;
-    }
+    int const at = e < end ? used.position_of_entry(e) : no_position;
     all_seen = block.ballot(at <= first) == 0xFFFFFFFFu;
     for (int i = 0; i < of_thread; ++i) position[i] = block.shuffle(at, in_warp(lane_id(block), i));
-    clear_after(lane_id(block) % 4, task.from.rows.channels);
+    clear_after(lane_id(block) % 4, used.task.from.rows.channels);
     if constexpr (splits) beyond = block.ballot(split_keys()) != 0;
   }
 

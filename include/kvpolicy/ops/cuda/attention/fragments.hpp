@@ -94,23 +94,25 @@ class fragment_product {
   /// Packs rows [base, base + count) of a launch. Up to a multiple of 16, rows of zeros that see nothing follow. Begins
   /// and ends with a barrier.
   template <class Block, class Sums>
-  KVPOLICY_HD void take_rows(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
-                             fragment_rows const& to, int base, int count, Sums const& sums_of) const {
+  KVPOLICY_HD void take_rows(Block& block, used_rows const& used, fragment_rows const& to, int base, int count,
+                             Sums const& sums_of) const {
     int const all = (count + rows_at_once - 1) / rows_at_once * rows_at_once;
     block.sync();
     for (int i = block.thread(); i < all / rows_at_once; i += block.threads()) to.not_finite[i] = 0;
     // What a thread's last row weighs is on its way while rows are packed.
     int mine = -1;
-    seen_row now{};
+    fragment_weight now{};
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
     for (int i = block.thread(); i < all; i += block.threads()) {
       if (mine >= 0) note(now, to.weight[mine]);
       mine = i;
-      now = row_of(task, used, this_lane, base + i, i < count, sums_of);
-      to.row[i] = now.at;
-      to.weight[i].scale = task.scale * (log2_of_e / entries::prescale);
+      query_row const one = i < count ? used.row(base + i) : query_row{};
+      now.offset = i < count ? sums_of(used, one).row_max : 0.0f;
+      now.position = one.last;
+      to.row[i] = one.at;
+      to.weight[i].scale = used.task.scale * (log2_of_e / entries::prescale);
     }
     block.sync();
     copied ? copy(block, to, all) : convert(block, to, all);
@@ -147,25 +149,7 @@ class fragment_product {
     return static_cast<std::size_t>(parts()) * Spans * 64 + sizeof(fragment_weight) + sizeof(std::byte const*);
   }
 
-  /// Where a row is, the logarithm of its sum, and its position.
-  struct seen_row {
-    std::byte const* at;
-    float offset;
-    int position;
-  };
-  /// Row i of a launch, or one that sees nothing.
-  template <class Sums>
-  [[nodiscard]] KVPOLICY_HD static seen_row row_of(attention_task const& task, used_rows const& used, lane this_lane,
-                                                   int i, bool there, Sums const& sums_of) {
-    if (!there) return {nullptr, 0, -1};
-    int const head = used.head_of(task, i);
-    int const row = used.row_of(task, i);
-    int const stored = task.rows.stored(this_lane, used.begin + row);
-    int const position = task.sees_all() ? 0 : task.rows.position.row(this_lane)[stored];
-    return {task.rows.at(this_lane, this_lane.head * task.group + head, stored),
-            sums_of(task, this_lane, head, row, stored).row_max, min_op{}(position, entries::no_position - 1)};
-  }
-  KVPOLICY_HD static void note(seen_row const& of, fragment_weight& to) {
+  KVPOLICY_HD static void note(fragment_weight const& of, fragment_weight& to) {
     to.offset = of.offset;
     to.position = of.position;
   }

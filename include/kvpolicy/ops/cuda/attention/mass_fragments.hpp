@@ -9,11 +9,6 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The lowest position of a launch's rows.
-[[nodiscard]] KVPOLICY_HD inline int first_position(attention_task const& task, used_rows const& used, lane this_lane) {
-  return task.sees_all() || used.count == 0 ? 0 : task.position_of(this_lane, used.begin);
-}
-
 /// Computes the statistics of one stretch of one lane, one block each, in powers of two. The entries of each 128 that a
 /// warp takes at once are a class. Each thread keeps statistics of its entries of a class, so that they do not depend
 /// on the number of warps. At the end they are combined in a fixed order.
@@ -41,14 +36,14 @@ struct fragment_sums_kernel {
     auto* const state = arena.take<two_sums>(product.capacity() / 16 * warp_size * classes);
     used_rows const used = used_rows_of(block, task, this_lane);
     ordinal_range const entries{number * to.stretch, min_op{}(number * to.stretch + to.stretch, used.entries)};
-    int const all = entries.begin < entries.end ? used.count * task.group : 0;
+    int const all = entries.begin < entries.end ? used.rows() : 0;
     running_sum* const out = to.part_of(index, number);
     for (int base = 0; base < all; base += product.capacity()) {
       int const count = min_op{}(all - base, product.capacity());
-      product.take_rows(block, task, used, this_lane, rows, base, count, no_sums{});
+      product.take_rows(block, used, rows, base, count, no_sums{});
       for (int c = warp_id(block); c < classes; c += block.threads() / warp_size) {
         auto* const mine = state + c * (product.capacity() / 16) * warp_size + lane_id(block);
-        add_class(block, used, this_lane, entries, c, rows, count, mine);
+        add_class(block, used, entries, c, rows, count, mine);
       }
       block.sync();
       for (int i = block.thread(); i < count; i += block.threads()) {
@@ -65,14 +60,14 @@ struct fragment_sums_kernel {
   };
 
   template <class Block>
-  KVPOLICY_HD void add_class(Block& block, used_rows const& used, lane this_lane, ordinal_range entries, int c,
+  KVPOLICY_HD void add_class(Block& block, used_rows const& used, ordinal_range entries, int c,
                              fragment_rows const& rows, int count, two_sums* state) const {
-    int const first = first_position(task, used, this_lane);
+    int const first = used.first_position();
     for (int n = 0; 16 * n < count; ++n) state[n * warp_size] = {running_sum::nothing(), running_sum::nothing()};
     for (int e = entries.begin + c * entries_at_once::count; e < entries.end; e += tile_entries) {
       entries_at_once some;
-      some.load(block, task.from, this_lane, e, entries.end);
-      some.settle(block, task, used, this_lane, e, entries.end, first);
+      some.load(block, task.from, used.lane, e, entries.end);
+      some.settle(block, used, e, entries.end, first);
       for (int n = 0; 16 * n < count; ++n) {
         typename Product::logits logits = product.multiply(block, some, rows, n);
         bool const open = some.all_seen && 16 * n + 16 <= count;
@@ -127,14 +122,14 @@ struct fragment_sums_kernel {
 struct finalize_fragments {
   sums_storage of;
   int first;
-  sink_of_slot sink;
+  attention_task task;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     int const lane = static_cast<int>(i / of.slots);
     int const slot = static_cast<int>(i % of.slots);
     if (first + slot >= of.slots_of_lane) return;
-    float const sunk = sink.any() ? sink(lane, first + slot) * log2_of_e : running_sum::lowest();
+    float const sunk = task.has_sinks() ? task.sink(lane, first + slot) * log2_of_e : running_sum::lowest();
     float row_max = ::fmaxf(running_sum::lowest(), sunk);
     for (int s = 0; s < of.stretches; ++s) row_max = ::fmaxf(row_max, of.part_of(lane, s)[slot].row_max);
     float const zero = running_sum::exp_offset(row_max);
@@ -143,7 +138,7 @@ struct finalize_fragments {
       running_sum const one = of.part_of(lane, s)[slot];
       all += one.sum * power_of_two(one.row_max - zero);
     }
-    if (sink.any()) all += power_of_two(sunk - zero);
+    if (task.has_sinks()) all += power_of_two(sunk - zero);
     of.whole_of(lane)[first + slot] = {zero + ::log2f(all), 1};
   }
 };
@@ -151,8 +146,8 @@ struct finalize_fragments {
 /// As known_sums, in powers of two.
 struct known_fragment_sums {
   known_sums of;
-  KVPOLICY_HD row_sums operator()(attention_task const& task, lane this_lane, int head, int row, int stored) const {
-    row_sums found = of(task, this_lane, head, row, stored);
+  KVPOLICY_HD row_sums operator()(used_rows const& used, query_row const& row) const {
+    row_sums found = of(used, row);
     if (of.given) found.row_max *= log2_of_e;
     return found;
   }
@@ -210,17 +205,17 @@ struct fragment_mass_kernel {
     entries_at_once some;
     if (mine < end) some.load(block, task.from, this_lane, mine, end);
     used_rows const used = used_rows_of(block, task, this_lane);
-    int const first = first_position(task, used, this_lane);
-    int const all = used.count * task.group;
+    int const first = used.first_position();
+    int const all = used.rows();
     bool const once = all <= product.capacity();
     known_fragment_sums const weights{sums};
     for (int e = begin; e < end; e += step, mine += step) {
       masses_of_thread total{};
       for (int base = 0; base < all; base += product.capacity()) {
         int const count = min_op{}(all - base, product.capacity());
-        if (!once || e == begin) product.take_rows(block, task, used, this_lane, rows, base, count, weights);
+        if (!once || e == begin) product.take_rows(block, used, rows, base, count, weights);
         if (mine >= end) continue;
-        if (base == 0) some.settle(block, task, used, this_lane, mine, end, first);
+        if (base == 0) some.settle(block, used, mine, end, first);
         add_rows(block, some, rows, count, total);
       }
       if (mine < end) put(block, used, i, mine, end, total, out);
@@ -261,7 +256,7 @@ struct fragment_mass_kernel {
     for (float& each : total.of) each = block.shuffle(each, id % 8 * 4 + id / 8);
     float const mass = block.template reduce_warp_batched<8>(total.of, plus_op{});
     int const at = begin + entries_at_once::in_warp(id / 8, id % 8);
-    if (id % 8 < entries_at_once::of_thread && at < end) how.put(mass, task, used, i, out[at]);
+    if (id % 8 < entries_at_once::of_thread && at < end) how.put(mass, used, i, out[at]);
   }
 };
 

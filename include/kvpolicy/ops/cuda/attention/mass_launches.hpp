@@ -26,11 +26,13 @@ class mass_call {
     task_.group = rows.rows > 0 ? rows.heads / out.lanes.heads : 1;
     task_.scale = scale_of(from.logits, from.rows.channels);
     task_.soft_cap = from.logits.soft_cap;
-    sinks_ = from.logits.sinks;
+    task_.sinks = from.logits.sinks;
     task_.used = how.used();
     task_.weight = how.weight;
     task_.only_last = how.rows == reduction::last;
     task_.on_logits = how.order == reduction_order::group_on_logits && task_.group > 1;
+    task_.group_maximum = how.group == reduction::max;
+    if (task_.on_logits && how.group == reduction::mean) task_.logit_weight = 1.0f / static_cast<float>(task_.group);
     task_.rows_apart = how.order == reduction_order::rows_then_group || task_.group == 1;
     bool const whole_domain = how.domain == key_domain::all || (how.domain == key_domain::past && task_.sees_all());
     given_ = rows.lse.data != nullptr && whole_domain && !task_.on_logits;
@@ -39,13 +41,6 @@ class mass_call {
   [[nodiscard]] attention_task const& task() const { return task_; }
   [[nodiscard]] bool sums_are_given() const { return given_; }
   [[nodiscard]] bool heads_first() const { return how_.order == reduction_order::all_heads_then_rows; }
-  [[nodiscard]] bool group_maximum() const { return how_.group == reduction::max; }
-  [[nodiscard]] sink_of_slot sink() const {
-    return {sinks_, task_.scores.lanes, task_.group, task_.on_logits, group_maximum(), logit_weight()};
-  }
-  [[nodiscard]] float logit_weight() const {
-    return task_.on_logits && how_.group == reduction::mean ? 1.0f / static_cast<float>(task_.group) : 1.0f;
-  }
 
   /// The most rows of a query head that can be used.
   [[nodiscard]] int rows() const {
@@ -68,8 +63,6 @@ class mass_call {
     int const together = task_.scores.lanes.size() / task_.scores.segments();
     bool const mean_of_group = how_.group == reduction::mean && !task_.on_logits;
     return {.rows_maximum = how_.rows == reduction::max,
-            .group_maximum = group_maximum(),
-            .logit_weight = logit_weight(),
             .mean_rows = how_.rows == reduction::mean,
             .divide_by = mean_of_group ? task_.group : 1,
             .lanes_maximum = how_.lanes == reduction::max,
@@ -79,14 +72,14 @@ class mass_call {
 
   /// True if rows may be split into several launches that add to the same masses.
   [[nodiscard]] bool is_additive() const {
-    bool const group = task_.on_logits || task_.group == 1 || !group_maximum() || !task_.rows_apart;
+    bool const group = task_.on_logits || task_.group == 1 || !task_.group_maximum || !task_.rows_apart;
     if (heads_first()) return true;  // the rows of a launch are complete
     bool const lanes = task_.scores.lanes.size() == task_.scores.segments() || how_.lanes != reduction::max;
     return how_.rows != reduction::max && group && lanes;
   }
   /// True if the mass of an entry is a plain sum of probabilities, which fragment kernels add up in registers.
   [[nodiscard]] bool is_plain_sum() const {
-    bool const group = task_.group == 1 || (!group_maximum() && !task_.on_logits);
+    bool const group = task_.group == 1 || (!task_.group_maximum && !task_.on_logits);
     return how_.rows != reduction::max && group && !(task_.soft_cap > 0) && how_.weight.is_one();
   }
   /// For a call that does not add rows up.
@@ -106,7 +99,6 @@ class mass_call {
  private:
   attention_task task_;
   attention_mass_options how_;
-  sink_logits sinks_{};
   bool given_ = false;
 };
 
@@ -182,14 +174,10 @@ class mass_launches {
     for (int row = 0; row < most; row += at_once) {
       typename mass_kernels<Product>::sums kernel{
           call_.part(first + row, at_once < most - row ? at_once : most - row, false), product_, storage_};
-      if constexpr (requires { kernel.group_maximum; }) {
-        kernel.group_maximum = call_.group_maximum();
-        kernel.logit_weight = call_.logit_weight();
-      }
       launch_unless_fault(exec_, launch_shape{blocks, threads(), kernel.shared(product_, storage_)}, kernel);
       int const slot = row * (call_.task().on_logits ? 1 : call_.task().group);
       launch_each(exec_, std::int64_t{scores_.lanes.size()} * storage_.slots,
-                  typename mass_kernels<Product>::finalize{storage_, slot, call_.sink()});
+                  typename mass_kernels<Product>::finalize{storage_, slot, call_.task()});
     }
   }
 

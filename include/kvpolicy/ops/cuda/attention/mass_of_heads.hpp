@@ -21,10 +21,7 @@ struct heads_kernel {
   int pieces;
   int entries;  ///< entries of a piece, a multiple of tile_entries
 
-  [[nodiscard]] static std::size_t shared(Product const& product) {
-    return attention_storage::bytes() + shared_arena::bytes_of_piece<float>(most_rows * tile_entries) +
-           shared_arena::bytes_of_piece<float>(tile_entries) + product.bytes();
-  }
+  [[nodiscard]] static std::size_t shared(Product const& product) { return sizeof(storage) + product.bytes(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -33,13 +30,13 @@ struct heads_kernel {
     int const together = out.lanes.size() / out.segments();
     int const first = first_lane(out.lanes, out.decides, segment);
     shared_arena arena(block);
-    storage const tile(arena, task.scaled());
+    storage& tile = *arena.take<storage>(1);
     used_rows const used = used_rows_of(block, task, out.lanes.at(first));
-    int const end = begin + entries < used.entries ? begin + entries : used.entries;
+    int const end = min_op{}(begin + entries, used.entries);
     for (int e = begin; e < end; e += tile_entries) {
       for (int k = block.thread(); k < tile_entries; k += block.threads()) tile.total[k] = 0;
       for (int row = 0; row < used.count; row += rows_at_once()) {
-        int const rows = used.count - row < rows_at_once() ? used.count - row : rows_at_once();
+        int const rows = min_op{}(used.count - row, rows_at_once());
         for (int i = 0; i < together; ++i)
           add_lane(block, arena, tile, out.lanes.at(first + i), {e, end, row, rows, used.all}, i);
         for (int k = block.thread(); k < tile_entries; k += block.threads()) {
@@ -54,13 +51,8 @@ struct heads_kernel {
 
  private:
   struct storage : attention_storage {
-    float* heads;  ///< [most_rows][tile_entries]: rows of which some lanes are reduced
-    float* total;  ///< [tile_entries]: the rows before
-
-    KVPOLICY_HD storage(shared_arena& arena, bool scaled)
-        : attention_storage(arena, scaled),
-          heads(arena.take<float>(most_rows * tile_entries)),
-          total(arena.take<float>(tile_entries)) {}
+    float heads[most_rows * tile_entries];  ///< rows of which some lanes are reduced
+    float total[tile_entries];              ///< the rows before
   };
   struct part {
     int begin, end;  ///< entries
@@ -75,23 +67,22 @@ struct heads_kernel {
 
   /// Reduces the heads of a lane, the i-th of its segment, with those of the lanes before.
   template <class Block>
-  KVPOLICY_HD void add_lane(Block& block, shared_arena const& arena, storage const& tile, lane one, part const& of,
+  KVPOLICY_HD void add_lane(Block& block, shared_arena const& arena, storage& tile, lane one, part const& of,
                             int i) const {
-    used_rows const used = used_rows_of(block, task, one);
-    if (block.thread() == 0 && used.all != of.all) {
-      report_fault(block, faults, fault::mass_rows, task.scores.lanes.index(one), used.all);
+    lane_product<Product> const rows{{used_rows_of(block, task, one), tile}, product, arena};
+    if (block.thread() == 0 && rows.all != of.all) {
+      report_fault(block, faults, fault::mass_rows, task.scores.lanes.index(one), rows.all);
     }
-    lane_product<Product> const rows{{task, tile, one, used}, product, arena};
     block.sync();
-    product.prepare(block, task, used, one, arena, rows.rows());
-    tile.take_entries(block, task, used, one, of.begin, of.end);
+    product.prepare(block, rows, arena);
+    tile.take_entries(block, rows, of.begin, of.end);
     int const last = (of.row + of.rows) * task.group;
     rows.each_tile(block, of.row * task.group, last, sums, [&](int base, int count) {
       for (int e = block.thread(); e < tile_entries; e += block.threads()) {
         for (int k = 0; k < count; ++k) {
           int const row = (base + k) / task.group - of.row;
           bool const is_first = i == 0 && (base + k) % task.group == 0;
-          fold_into(tile.heads[row * tile_entries + e], tile.probability(k, e), how.group_maximum, is_first);
+          fold_into(tile.heads[row * tile_entries + e], tile.probability(k, e), task.group_maximum, is_first);
         }
       }
     });

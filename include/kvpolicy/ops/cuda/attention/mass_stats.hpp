@@ -109,12 +109,12 @@ KVPOLICY_HD void sum_stretch(Block& block, attention_task const& task, Product c
   int const index = block.index() / to.stretches, number = block.index() % to.stretches;
   lane const one = task.scores.lanes.at(index);
   shared_arena arena(block);
-  attention_storage const tile(arena, task.scaled());
+  auto* const tile = arena.template take<attention_storage>(1);
   auto* const sums = arena.template take<Part>(to.slots);
   for (int i = block.thread(); i < to.slots; i += block.threads()) sums[i] = Part::nothing();
-  lane_product<Product> const of{{task, tile, one, used_rows_of(block, task, one)}, product, arena};
+  lane_product<Product> const of{{used_rows_of(block, task, one), *tile}, product, arena};
   int const begin = number * to.stretch;
-  int const end = begin + to.stretch < of.used.entries ? begin + to.stretch : of.used.entries;
+  int const end = min_op{}(begin + to.stretch, of.entries);
   of.each_tile_of(
       block, begin, end, no_sums{}, [](tile_part const&) {}, [&](tile_part const& at) { add(of, at, sums); },
       [](tile_part const&) {});
@@ -124,7 +124,7 @@ KVPOLICY_HD void sum_stretch(Block& block, attention_task const& task, Product c
 /// The shared memory that it takes.
 template <class Product, class Part, class Whole>
 [[nodiscard]] std::size_t shared_of_stretch(Product const& product, storage_of_rows<Part, Whole> const& to) {
-  return attention_storage::bytes() + shared_arena::bytes_of_piece<Part>(to.slots) + product.bytes();
+  return sizeof(attention_storage) + shared_arena::bytes_of_piece<Part>(to.slots) + product.bytes();
 }
 
 /// One block for each stretch of a lane. The heads of a row are neighbours in `task`.
@@ -153,7 +153,7 @@ struct sums_kernel {
     for (int e = block.thread(); e < tile_entries; e += block.threads()) {
       float* to_row = of.tile.logits + e;
       of.reduce_series(
-          at, e, group_maximum, [&](int i) { return of.tile.logit(i, e) * logit_weight; },
+          at, e, task.group_maximum, [&](int i) { return of.tile.logit(i, e) * task.logit_weight; },
           [&](int, float inner) {
             *to_row = inner;
             to_row += tile_pitch;
@@ -166,33 +166,6 @@ struct sums_kernel {
       add_row(block, of.tile, of.tile.logits + k * tile_pitch, i, 1.0f, sums + (at.base + i) / task.group);
     }
   }
-
- public:
-  bool group_maximum = false;
-  float logit_weight = 1;  ///< 1 / group for a mean of the group's logits, else 1
-};
-
-/// The sink logits of the slots of lanes. Where a slot is a row of the whole group, the group's sinks are reduced as
-/// its logits are.
-struct sink_of_slot {
-  sink_logits sinks{};  ///< null: there are none
-  lanes batch{};
-  int group = 1;
-  bool on_logits = false;
-  bool group_maximum = false;
-  float logit_weight = 1;
-
-  [[nodiscard]] KVPOLICY_HD bool any() const { return sinks.data != nullptr; }
-  [[nodiscard]] KVPOLICY_HD float operator()(int lane_index, int slot) const {
-    lane const one = batch.at(lane_index);
-    if (!on_logits) return sinks.at(one.layer, one.head * group + slot % group);
-    float all = 0;
-    for (int h = 0; h < group; ++h) {
-      float const sink = sinks.at(one.layer, one.head * group + h);
-      fold_into(all, group_maximum ? sink : sink * logit_weight, group_maximum, h == 0);
-    }
-    return all;
-  }
 };
 
 /// Combines the statistics of the stretches of a slot, in their order, and its sink, one thread for each slot. `first`
@@ -201,7 +174,7 @@ template <class Storage>
 struct finalize_body {
   Storage of;
   int first;
-  sink_of_slot sink;
+  attention_task task;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
@@ -210,7 +183,7 @@ struct finalize_body {
     if (first + slot >= of.slots_of_lane) return;
     auto all = of.part_of(lane, 0)[slot];
     for (int s = 1; s < of.stretches; ++s) all = all.with(of.part_of(lane, s)[slot]);
-    if (sink.any()) all = all.with(all.of_sink(sink(lane, first + slot)));
+    if (task.has_sinks()) all = all.with(all.of_sink(task.sink(lane, first + slot)));
     of.whole_of(lane)[first + slot] = all.finished();
   }
 };
