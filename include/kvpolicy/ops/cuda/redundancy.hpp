@@ -68,7 +68,7 @@ struct newest_similar_kernel {
     if (first >= entries) return;
     int const count = entries - first < tile_rows ? entries - first : tile_rows;
     shared_arena arena(block);
-    lane_tile const of{{task, one}, *arena.take<attention_storage>(1)};
+    lane_tile const of{{{}, task, one}, *arena.take<attention_storage>(1)};
     attention_storage& storage = of.tile;
     auto* const left = arena.take<float>(tile_rows);  // 1 / norm of a row that still searches; 0: it does not
     for (int i = block.thread(); i < tile_rows; i += block.threads()) {

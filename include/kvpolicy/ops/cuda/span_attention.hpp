@@ -47,7 +47,7 @@ struct span_kernel {
     int const valid = task.rows.valid(one);
     shared_arena arena(block);
     storage& temp_storage = *arena.take<storage>(1);
-    used_rows used{task, one};
+    used_rows used{{}, task, one};
     used.entries = task.scores.lanes.committed(one);
     int const of_first_chunk = targets.chunks.size > 0 ? targets.chunks.first - (used.entries - valid) : 0;
     int const last = of_first_chunk + block.index() % blocks_of_lane * rows_of_block + rows_of_block;

@@ -60,35 +60,29 @@ class fragment_entries {
   KVPOLICY_HD void load(Block& block, row_view const& from, lane this_lane, int begin, int end) {
     int const e = begin + lane_id(block) % count;
     row = from.row(this_lane, e < end ? e : end - 1);
-    bool const whole = !splits && from.rows.channels == 32 * Spans;  // keys of 32 bits have no register to spare
-    whole ? load_keys<true>(block, 32 * Spans) : load_keys<false>(block, from.rows.channels);
+    int const dims = from.rows.channels;
+    for (int j = 0; j < tiles; ++j) {
+      std::byte const* const at = block.shuffle(row, lane_id(block) / 4 + 8 * j);
+      for (int s = 0; s < Spans * parts; ++s) {
+        int const d = first_dim(s / parts * 4 + lane_id(block) % 4, s % parts);
+        key[s % parts][s / parts][j] =
+            *reinterpret_cast<eight_numbers const*>(at + (d < dims ? d * bytes_of(Element) : 0));
+      }
+    }
   }
 
-  /// Finds which entries take part, and makes fragments of their keys. `first` is the lowest position of a row.
-  /// Collective of the warp.
+  /// Finds which entries take part, and makes fragments of their keys. Collective of the warp.
   template <class Block>
-  KVPOLICY_HD void settle(Block& block, used_rows const& used, int begin, int end, int first) {
+  KVPOLICY_HD void settle(Block& block, used_rows const& used, int begin, int end) {
     int const e = begin + lane_id(block) % count;
     int const at = e < end ? used.position_of_entry(e) : no_position;
-    all_seen = block.ballot(at <= first) == 0xFFFFFFFFu;
+    all_seen = block.ballot(at <= used.oldest) == 0xFFFFFFFFu;
     for (int i = 0; i < of_thread; ++i) position[i] = block.shuffle(at, in_warp(lane_id(block), i));
     clear_after(lane_id(block) % 4, used.task.from.rows.channels);
     if constexpr (splits) beyond = block.ballot(split_keys()) != 0;
   }
 
  private:
-  /// `Whole`: all threads have all their dims.
-  template <bool Whole, class Block>
-  KVPOLICY_HD void load_keys(Block& block, int dims) {
-    for (int j = 0; j < tiles; ++j) {
-      std::byte const* const at = block.shuffle(row, lane_id(block) / 4 + 8 * j);
-      for (int s = 0; s < Spans * parts; ++s) {
-        int const d = first_dim(s / parts * 4 + lane_id(block) % 4, s % parts);
-        key[s % parts][s / parts][j] =
-            *reinterpret_cast<eight_numbers const*>(at + (Whole || d < dims ? d * bytes_of(Element) : 0));
-      }
-    }
-  }
   KVPOLICY_HD void clear_after(int t, int dims) {
     if (dims == 32 * Spans) return;
     for (int s = 0; s < Spans * parts; ++s) {

@@ -62,12 +62,11 @@ struct fragment_sums_kernel {
   template <class Block>
   KVPOLICY_HD void add_class(Block& block, used_rows const& used, ordinal_range entries, int c,
                              fragment_rows const& rows, int count, two_sums* state) const {
-    int const first = used.first_position();
     for (int n = 0; 16 * n < count; ++n) state[n * warp_size] = {running_sum::nothing(), running_sum::nothing()};
     for (int e = entries.begin + c * entries_at_once::count; e < entries.end; e += tile_entries) {
       entries_at_once some;
       some.load(block, task.from, used.lane, e, entries.end);
-      some.settle(block, used, e, entries.end, first);
+      some.settle(block, used, e, entries.end);
       for (int n = 0; 16 * n < count; ++n) {
         typename Product::logits logits = product.multiply(block, some, rows, n);
         bool const open = some.all_seen && 16 * n + 16 <= count;
@@ -182,9 +181,10 @@ struct fragment_mass_kernel {
     int const begin = block.index() % pieces * entries;
     int const together = out.lanes.size() / out.segments();
     int const first = first_lane(out.lanes, out.decides, segment);
-    for (int i = 0; i < together; ++i) add_lane(block, out.lanes.at(first + i), i, begin, fault, out.row(segment));
+    int const count = out.lanes.committed(out.lanes.at(first));
     if (fault != device_error::nothing) return;
-    how.finish(block, task, out.row(segment), begin, begin + entries, out.lanes.committed(out.lanes.at(first)));
+    for (int i = 0; i < together; ++i) add_lane(block, out.lanes.at(first + i), i, begin, out.row(segment));
+    how.finish(block, task, out.row(segment), begin, begin + entries, count);
   }
 
  private:
@@ -195,31 +195,29 @@ struct fragment_mass_kernel {
 
   /// Adds the masses of the i-th lane of the segment. The entries of a warp are loaded once for all rows.
   template <class Block>
-  KVPOLICY_HD void add_lane(Block& block, lane this_lane, int i, int begin, std::uint64_t fault, float* out) const {
+  KVPOLICY_HD void add_lane(Block& block, lane this_lane, int i, int begin, float* out) const {
     shared_arena arena(block);
     fragment_rows const rows = product.rows_in(arena);
     int const end = min_op{}(begin + entries, task.scores.lanes.committed(this_lane));
-    if (fault != device_error::nothing) return;
     int const step = block.threads() / warp_size * entries_at_once::count;
-    int mine = begin + warp_id(block) * entries_at_once::count;
-    entries_at_once some;
-    if (mine < end) some.load(block, task.from, this_lane, mine, end);
-    used_rows const used = used_rows_of(block, task, this_lane);
-    int const first = used.first_position();
-    int const all = used.rows();
-    bool const once = all <= product.capacity();
     known_fragment_sums const weights{sums};
-    for (int e = begin; e < end; e += step, mine += step) {
+    entries_at_once some;
+    found_rows found;
+    for (int e = begin; e < end; e += step) {
+      int const mine = e + warp_id(block) * entries_at_once::count;
+      if (mine < end) some.load(block, task.from, this_lane, mine, end);
+      if (e == begin) found = used_rows_of(block, task, this_lane);
+      used_rows const used{found, task, this_lane};
       masses_of_thread total{};
-      for (int base = 0; base < all; base += product.capacity()) {
-        int const count = min_op{}(all - base, product.capacity());
-        if (!once || e == begin) product.take_rows(block, used, rows, base, count, weights);
+      for (int base = 0; base < used.rows(); base += product.capacity()) {
+        int const count = min_op{}(used.rows() - base, product.capacity());
+        bool const packed = e > begin && used.rows() <= product.capacity();
+        if (!packed) product.take_rows(block, used, rows, base, count, weights);
         if (mine >= end) continue;
-        if (base == 0) some.settle(block, used, mine, end, first);
+        if (base == 0) some.settle(block, used, mine, end);
         add_rows(block, some, rows, count, total);
       }
       if (mine < end) put(block, used, i, mine, end, total, out);
-      if (mine + step < end) some.load(block, task.from, this_lane, mine + step, end);
     }
   }
 

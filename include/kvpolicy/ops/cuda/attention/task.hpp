@@ -72,15 +72,20 @@ struct query_row {
   int last = -1;  ///< it sees entries at positions up to this one
 };
 
-/// The rows of a lane that a launch uses, and the entries that they may attend to.
-struct used_rows {
-  attention_task const& task;
-  kvpolicy::lane lane;
+/// Some rows of a lane, and the entries that they may attend to.
+struct found_rows {
   int begin = 0;             ///< the first of these rows, as an index of the query view
   int count = 0;             ///< rows of each query head
   int all = 0;               ///< rows of a head that all launches together use
+  int oldest = 0;            ///< the lowest position of these rows
   int domain = no_position;  ///< entries at positions below take part
   int entries = 0;           ///< committed entries of the lane
+};
+
+/// The rows of a lane that a launch uses.
+struct used_rows : found_rows {
+  attention_task const& task;
+  kvpolicy::lane lane;
 
   /// The rows of all query heads.
   [[nodiscard]] KVPOLICY_HD int rows() const { return count * task.group; }
@@ -90,10 +95,6 @@ struct used_rows {
     int const stored = task.rows.stored(lane, begin + number);
     int const last = task.sees_all() ? 0 : min_op{}(task.rows.position.row(lane)[stored], no_position - 1);
     return {task.rows.at(lane, lane.head * task.group + head, stored), head, number, stored, last};
-  }
-  /// The lowest position of these rows.
-  [[nodiscard]] KVPOLICY_HD int first_position() const {
-    return task.sees_all() || count == 0 ? 0 : task.position_of(lane, begin);
   }
   /// The position of entry e of the lane; no_position if it takes no part.
   [[nodiscard]] KVPOLICY_HD int position_of_entry(int e) const {
@@ -125,7 +126,7 @@ template <class Block>
 /// The rows of a lane that this launch uses. Every thread gets them. Collective.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD used_rows used_rows_of(Block& block, attention_task const& task, lane this_lane) {
-  used_rows made{task, this_lane};
+  used_rows made{{}, task, this_lane};
   made.entries = task.scores.lanes.committed(this_lane);
   if (task.rows.rows == 0) return made;
   int end = task.rows.valid(this_lane);
@@ -142,6 +143,7 @@ template <class Block>
   int const left = made.all - task.first_row;
   made.begin = begin + task.first_row;
   made.count = left < 0 ? 0 : left < task.most_rows ? left : task.most_rows;
+  if (!task.sees_all() && made.count > 0) made.oldest = task.position_of(this_lane, made.begin);
   return made;
 }
 
