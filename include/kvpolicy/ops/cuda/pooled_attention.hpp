@@ -53,10 +53,7 @@ struct pooled_sums_kernel {
   pooled_product product;
   storage_of_rows<pooled_sum, pooled_sum::whole> to;
 
-  template <class Storage>
-  [[nodiscard]] static std::size_t shared(pooled_product const& product, Storage const& to) {
-    return shared_of_stretch(product, to);
-  }
+  [[nodiscard]] std::size_t shared() const { return shared_of_stretch(product, to); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -164,18 +161,12 @@ struct implementation<ops::pooled_attention_t, Backend> {
   static void run(Executor& exec, keys const& from, query_view rows, pooled_attention_options const& how,
                   by_lane<float> const& mean, score_view const& out) {
     rows.lse = {};
-    detail::check_aligned("pooled_attention", "keys", from.rows);
-    if (rows.rows > 0) detail::check_aligned("pooled_attention", rows);
+    detail::mass_call const call("pooled_attention", from, rows, {.last_rows = how.last_rows}, out);
     expects(how.pool.width <= detail::pooled_product::widest, "pooled_attention", "pool", how.pool.width, [] {
       return "a device takes pools of up to " + std::to_string(detail::pooled_product::widest) + " entries";
     });
-    detail::mass_call const call(from, rows, {.last_rows = how.last_rows}, out);
-    call.check_rows_at_once("pooled_attention");
+    call.check_rows_at_once();
     if (out.segments() == 0) return;
-    if (call.rows() > 0) {
-      detail::check_scratch("pooled_attention", exec,
-                            detail::bytes_of_sums<detail::pooled_product>(call.task().group, out.lanes));
-    }
     detail::pooled_product const product{detail::fma_product::of(from.rows, rows), how};
     detail::mass_launches launches(exec, call, product);
     if (call.rows() > 0) launches.sums(0);

@@ -45,13 +45,7 @@ struct implementation<ops::visit_attention_t, Backend> {
   static void run(Executor& exec, lanes const& batch, keys const& from, query_view const& rows,
                   visited_attention const& how, Visit const& visit) {
     if (rows.rows == 0) return;
-    detail::check_aligned("visit_attention", "keys", from.rows);
-    detail::check_aligned("visit_attention", rows);
-    score_view const scores{batch};
-    detail::mass_call const call(from, rows, ops::visit_attention_t::options(how), scores);
-    if (!call.sums_are_given()) {
-      detail::check_scratch("visit_attention", exec, detail::bytes_of_sums(call.task().group, batch));
-    }
+    detail::mass_call const call("visit_attention", from, rows, ops::visit_attention_t::options(how), {batch});
     int const most = detail::sums_storage::most_rows;
     detail::mass_launches launches(exec, call, detail::fma_product::of(from.rows, rows));
     for (int first = 0; first < call.rows(); first += most) {

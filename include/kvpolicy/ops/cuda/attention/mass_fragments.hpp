@@ -22,7 +22,7 @@ struct fragment_sums_kernel {
   static constexpr int least_blocks = entries_at_once::splits ? 2 : 3;  // with 3, f32 would spill registers
   static constexpr int classes = tile_entries / entries_at_once::count;
 
-  [[nodiscard]] static std::size_t shared(Product const& product, sums_storage const&) {
+  [[nodiscard]] std::size_t shared() const {
     return product.bytes() + static_cast<std::size_t>(product.capacity()) * Product::statistics_bytes;
   }
 
@@ -142,49 +142,30 @@ struct finalize_fragments {
   }
 };
 
-/// As known_sums, in powers of two.
-struct known_fragment_sums {
-  known_sums of;
-  KVPOLICY_HD row_sums operator()(used_rows const& used, query_row const& row) const {
-    row_sums found = of(used, row);
-    if (of.given) found.row_max *= log2_of_e;
-    return found;
-  }
-};
-
-/// One block for each piece of a segment, which handles lane after lane. Each warp takes some entries at a time.
+/// Each warp takes some entries at a time. Pieces have a multiple of 32.
 ///
 /// Loads that do not depend on each other are under way together: a block asks for a fault and for the count of a lane
 /// at the same time, and loads its first keys before it packs rows. With a fault it reads no keys, because tables of
 /// slots may be what is wrong.
 template <class Product>
-struct fragment_mass_kernel {
+struct fragment_mass_kernel : mass_pieces {
   using entries_at_once = typename Product::entries;
 
-  attention_task task;
   Product product;
-  known_sums sums;
-  mass_reduction how;
-  device_error faults;
-  int pieces;
-  int entries;  ///< entries of a piece, a multiple of 32
 
   static constexpr int least_blocks = entries_at_once::splits ? 2 : 3;  // with 3, f32 would spill registers
 
-  [[nodiscard]] static std::size_t shared(Product const& product) { return product.bytes(); }
+  [[nodiscard]] std::size_t shared() const { return product.bytes(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     std::uint64_t const fault = *faults.data;
-    score_view const& out = task.scores;
-    int const segment = block.index() / pieces;
-    int const begin = block.index() % pieces * entries;
-    int const together = out.lanes.size() / out.segments();
-    int const first = first_lane(out.lanes, out.decides, segment);
-    int const count = out.lanes.committed(out.lanes.at(first));
+    lanes const& batch = task.scores.lanes;
+    piece const at = of(block.index());
+    int const count = batch.committed(batch.at(at.first));
     if (fault != device_error::nothing) return;
-    for (int i = 0; i < together; ++i) add_lane(block, out.lanes.at(first + i), i, begin, out.row(segment));
-    how.finish(block, task, out.row(segment), begin, begin + entries, count);
+    for (int i = 0; i < at.together; ++i) add_lane(block, batch.at(at.first + i), i, at.begin, at.out);
+    finish(block, at, count);
   }
 
  private:
@@ -200,7 +181,6 @@ struct fragment_mass_kernel {
     fragment_rows const rows = product.rows_in(arena);
     int const end = min_op{}(begin + entries, task.scores.lanes.committed(this_lane));
     int const step = block.threads() / warp_size * entries_at_once::count;
-    known_fragment_sums const weights{sums};
     entries_at_once some;
     found_rows found;
     for (int e = begin; e < end; e += step) {
@@ -212,7 +192,7 @@ struct fragment_mass_kernel {
       for (int base = 0; base < used.rows(); base += product.capacity()) {
         int const count = min_op{}(used.rows() - base, product.capacity());
         bool const packed = e > begin && used.rows() <= product.capacity();
-        if (!packed) product.take_rows(block, used, rows, base, count, weights);
+        if (!packed) product.take_rows(block, used, rows, base, count, sums);
         if (mine >= end) continue;
         if (base == 0) some.settle(block, used, mine, end);
         add_rows(block, some, rows, count, total);

@@ -17,8 +17,12 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// The arguments of one call, and what follows from them on the host.
 class mass_call {
  public:
-  mass_call(keys const& from, query_view const& rows, attention_mass_options const& how, score_view const& out)
-      : how_(how) {
+  /// `name`: of the verb that is called. Refuses keys and rows that a device cannot read.
+  mass_call(char const* name, keys const& from, query_view const& rows, attention_mass_options const& how,
+            score_view const& out)
+      : name_(name), how_(how) {
+    check_aligned(name, "keys", from.rows);
+    if (rows.rows > 0) check_aligned(name, rows);
     task_.from = from;
     task_.rows = rows;
     task_.scores = out;
@@ -38,6 +42,7 @@ class mass_call {
     given_ = rows.lse.data != nullptr && whole_domain && !task_.on_logits;
   }
 
+  [[nodiscard]] char const* name() const { return name_; }
   [[nodiscard]] attention_task const& task() const { return task_; }
   [[nodiscard]] bool sums_are_given() const { return given_; }
   [[nodiscard]] bool heads_first() const { return how_.order == reduction_order::all_heads_then_rows; }
@@ -83,20 +88,19 @@ class mass_call {
     return how_.rows != reduction::max && group && !(task_.soft_cap > 0) && how_.weight.is_one();
   }
   /// For a call that does not add rows up.
-  void check_rows_at_once(char const* name) const {
-    expects(rows() <= sums_storage::most_rows, name, "queries.rows", rows(),
+  void check_rows_at_once() const {
+    expects(rows() <= sums_storage::most_rows, name_, "queries.rows", rows(),
             [] { return "a device takes " + std::to_string(sums_storage::most_rows) + " rows at once"; });
   }
   void check_rows() const {
-    expects(
-        given_ || rows() <= sums_storage::most_rows || is_additive(), "compute_attention_mass", "queries.rows", rows(),
-        [] {
-          return "a device takes " + std::to_string(sums_storage::most_rows) +
-                 " rows at once, of more it can add masses up and nothing else, unless their log-sum-exps are given";
-        });
+    expects(given_ || rows() <= sums_storage::most_rows || is_additive(), name_, "queries.rows", rows(), [] {
+      return "a device takes " + std::to_string(sums_storage::most_rows) +
+             " rows at once, of more it can add masses up and nothing else, unless their log-sum-exps are given";
+    });
   }
 
  private:
+  char const* name_;
   attention_task task_;
   attention_mass_options how_;
   bool given_ = false;
@@ -135,30 +139,28 @@ class mass_launches {
         call_(call),
         product_(product),
         scores_(call.task().scores),
-        storage_(call.task().group, scores_.lanes.capacity, scores_.lanes.size(), exec.scratch()) {}
-
-  void run() {
-    if (call_.sums_are_given() || call_.rows() == 0) return masses(0, std::numeric_limits<int>::max());
-    for (int first = 0; first < call_.rows(); first += sums_storage::most_rows) {
-      sums(first);
-      masses(first, sums_storage::most_rows);
-    }
+        storage_(call.task().group, scores_.lanes.capacity, scores_.lanes.size(), exec.scratch()) {
+    if (computes_sums()) check_scratch(call.name(), exec, storage_.bytes(scores_.lanes.size()));
   }
 
-  /// The same where all heads of a segment come before rows. A launch folds its rows into those before.
-  void run_heads_first() {
-    int const most = sums_storage::most_rows;
+  void run() { run_with<typename mass_kernels<Product>::masses>(); }
+  /// `Masses`: the kernel of masses. With that of all heads before rows, a launch folds its rows into those before.
+  template <class Masses>
+  void run_with() {
+    bool const heads = call_.heads_first();
+    int const most = computes_sums() || heads ? sums_storage::most_rows : std::numeric_limits<int>::max();
     for (int first = 0; first == 0 || first < call_.rows(); first += most) {
-      if (!call_.sums_are_given() && call_.rows() > 0) sums(first);
-      auto const kernel =
-          kernel_of<heads_kernel<Product>>(call_.part(first, most, false), call_.reduction_of(first > 0));
-      launch_unless_fault(exec_, shape_of(kernel), kernel);
+      if (computes_sums()) sums(first);
+      masses<Masses>(call_.part(first, most, call_.task().rows_apart && !heads),
+                     call_.reduction_of(first > 0, heads || first + most >= call_.rows()));
     }
   }
 
   [[nodiscard]] auto const& storage() const { return storage_; }
   /// What is known of rows once their statistics are launched.
-  [[nodiscard]] known_sums known() const { return {call_.sums_are_given(), storage_}; }
+  [[nodiscard]] known_sums known() const {
+    return {call_.sums_are_given(), mass_kernels<Product>::packs ? log2_of_e : 1.0f, storage_};
+  }
 
   /// Launches another reduction of a part of the rows.
   template <class Reduction>
@@ -168,13 +170,13 @@ class mass_launches {
 
   /// Launches the statistics of up to most_rows rows.
   void sums(int first) {
-    int const most = call_.rows() - first < sums_storage::most_rows ? call_.rows() - first : sums_storage::most_rows;
+    int const most = min_op{}(call_.rows() - first, sums_storage::most_rows);
     int const at_once = storage_.rows_of_launch(call_.task().group);
     int const blocks = scores_.lanes.size() * storage_.stretches;
     for (int row = 0; row < most; row += at_once) {
-      typename mass_kernels<Product>::sums kernel{
-          call_.part(first + row, at_once < most - row ? at_once : most - row, false), product_, storage_};
-      launch_unless_fault(exec_, launch_shape{blocks, threads(), kernel.shared(product_, storage_)}, kernel);
+      typename mass_kernels<Product>::sums const kernel{call_.part(first + row, min_op{}(at_once, most - row), false),
+                                                        product_, storage_};
+      launch_unless_fault(exec_, launch_shape{blocks, threads(), kernel.shared()}, kernel);
       int const slot = row * (call_.task().on_logits ? 1 : call_.task().group);
       launch_each(exec_, std::int64_t{scores_.lanes.size()} * storage_.slots,
                   typename mass_kernels<Product>::finalize{storage_, slot, call_.task()});
@@ -182,6 +184,7 @@ class mass_launches {
   }
 
  private:
+  [[nodiscard]] bool computes_sums() const { return !call_.sums_are_given() && call_.rows() > 0; }
   [[nodiscard]] auto threads() const { return at_most<tile_entries>(exec_.threads().entry); }
 
   /// The entries of a block: fewer where longer pieces would leave multiprocessors idle.
@@ -193,20 +196,12 @@ class mass_launches {
     return tiles * tile_entries;
   }
 
-  void masses(int first, int most) {
-    auto const kernel = kernel_of<typename mass_kernels<Product>::masses>(
-        call_.part(first, most, call_.task().rows_apart), call_.reduction_of(first > 0, first + most >= call_.rows()));
-    exec_.launch(shape_of(kernel), kernel);
-  }
   template <class Kernel>
-  [[nodiscard]] Kernel kernel_of(attention_task const& part, mass_reduction const& how) const {
+  void masses(attention_task const& part, mass_reduction const& how) {
     int const entries = entries_of_piece();
     int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
-    return {part, product_, known(), how, exec_.faults(), pieces, entries};
-  }
-  template <class Kernel>
-  [[nodiscard]] auto shape_of(Kernel const& kernel) const {
-    return launch_shape{scores_.segments() * kernel.pieces, threads(), kernel.shared(product_)};
+    Kernel const kernel{{part, known(), how, exec_.faults(), pieces, entries}, product_};
+    exec_.launch(launch_shape{scores_.segments() * pieces, threads(), kernel.shared()}, kernel);
   }
 
   /// As entries_of_piece, for blocks that pack all rows first. A block has some `most` entries, and the blocks fill

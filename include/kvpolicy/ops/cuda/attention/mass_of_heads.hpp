@@ -6,46 +6,39 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// One block for each piece of a segment. It handles tile after tile of entries, a few rows of all lanes at a time; the
-/// same thread always has the same entries. The heads of a row are neighbours in `task`, and `how` adds to the masses
-/// of a launch before if it accumulates.
+/// A block handles tile after tile of entries, a few rows of all lanes at a time; the same thread always has the same
+/// entries. Pieces have a multiple of tile_entries. The heads of a row are neighbours in `task`, and `how` adds to the
+/// masses of a launch before if it accumulates.
 template <class Product>
-struct heads_kernel {
+struct heads_kernel : mass_pieces {
   static constexpr int most_rows = 8;  ///< of which the heads are reduced at a time
 
-  attention_task task;
   Product product;
-  known_sums sums;
-  mass_reduction how;
-  device_error faults;
-  int pieces;
-  int entries;  ///< entries of a piece, a multiple of tile_entries
 
-  [[nodiscard]] static std::size_t shared(Product const& product) { return sizeof(storage) + product.bytes(); }
+  [[nodiscard]] std::size_t shared() const { return sizeof(storage) + product.bytes(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    score_view const& out = task.scores;
-    int const segment = block.index() / pieces, begin = block.index() % pieces * entries;
-    int const together = out.lanes.size() / out.segments();
-    int const first = first_lane(out.lanes, out.decides, segment);
+    if (faults.raised()) return;
+    lanes const& batch = task.scores.lanes;
+    piece const at = of(block.index());
     shared_arena arena(block);
     storage& tile = *arena.take<storage>(1);
-    used_rows const used = used_rows_of(block, task, out.lanes.at(first));
-    int const end = min_op{}(begin + entries, used.entries);
-    for (int e = begin; e < end; e += tile_entries) {
+    used_rows const used = used_rows_of(block, task, batch.at(at.first));
+    int const end = min_op{}(at.begin + entries, used.entries);
+    for (int e = at.begin; e < end; e += tile_entries) {
       for (int k = block.thread(); k < tile_entries; k += block.threads()) tile.total[k] = 0;
       for (int row = 0; row < used.count; row += rows_at_once()) {
         int const rows = min_op{}(used.count - row, rows_at_once());
-        for (int i = 0; i < together; ++i)
-          add_lane(block, arena, tile, out.lanes.at(first + i), {e, end, row, rows, used.all}, i);
+        for (int i = 0; i < at.together; ++i)
+          add_lane(block, arena, tile, batch.at(at.first + i), {e, end, row, rows, used.all}, i);
         for (int k = block.thread(); k < tile_entries; k += block.threads()) {
           for (int r = 0; r < rows; ++r)
             fold_into(tile.total[k], tile.heads[r * tile_entries + k], how.rows_maximum, false);
         }
       }
       for (int k = block.thread(); k < tile_entries && e + k < end; k += block.threads())
-        put(tile.total[k], used, together, out.row(segment)[e + k]);
+        put(tile.total[k], used, at.together, at.out[e + k]);
     }
   }
 

@@ -10,11 +10,12 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// The softmax statistics of rows: from `rows.lse` if it is given, else from scratch.
 struct known_sums {
   bool given = false;  ///< true: use rows.lse
+  float unit = 1;      ///< what that is multiplied by: log2(e) where exponentials are powers of two
   sums_storage from;
 
   KVPOLICY_HD row_sums operator()(used_rows const& used, query_row const& row) const {
     attention_task const& task = used.task;
-    if (given) return {task.rows.lse.at(used.lane, used.lane.head * task.group + row.head, row.stored), 1.0f};
+    if (given) return {task.rows.lse.at(used.lane, used.lane.head * task.group + row.head, row.stored) * unit, 1.0f};
     int const slot = task.on_logits ? row.number : row.number * task.group + row.head;
     return from.whole_of(task.scores.lanes.index(used.lane))[slot];
   }
@@ -39,15 +40,38 @@ struct mass_reduction {
       fold_into(to, mass, lanes_maximum && !accumulate, i == 0 && !accumulate);
     }
   }
+};
 
-  /// Divides entries [begin, end) by the number of lanes, for a mean. Entries from `count` on are set to 0 with
+/// What kernels of masses know. A block handles one piece of the entries of a segment, lane after lane.
+struct mass_pieces {
+  attention_task task;
+  known_sums sums;
+  mass_reduction how;
+  device_error faults;
+  int pieces;
+  int entries;  ///< entries of a piece
+
+  /// The piece of a block: its first entry, and lanes [first, first + together) of the segment.
+  struct piece {
+    int begin, first, together;
+    float* out;  ///< the scores of the segment
+  };
+  [[nodiscard]] KVPOLICY_HD piece of(int block) const {
+    score_view const& out = task.scores;
+    int const segment = block / pieces;
+    return {block % pieces * entries, first_lane(out.lanes, out.decides, segment), out.lanes.size() / out.segments(),
+            out.row(segment)};
+  }
+
+  /// Divides the entries of a piece by the number of lanes, for a mean. Entries from `count` on are set to 0 with
   /// `candidates`, because tensor-parallel ranks add whole rows.
   template <class Block>
-  KVPOLICY_HD void finish(Block& block, attention_task const& task, float* out, int begin, int end, int count) const {
-    block.sync();  // `put` wrote the scores by other threads
-    for (int e = begin + block.thread(); e < end && e < task.scores.lanes.capacity; e += block.threads()) {
-      if (e < count && lanes_divide_by > 1) out[e] /= static_cast<float>(lanes_divide_by);
-      if (e >= count && task.candidates()) out[e] = 0;
+  KVPOLICY_HD void finish(Block& block, piece const& at, int count) const {
+    block.sync();  // mass_reduction::put wrote the scores by other threads
+    int const end = min_op{}(at.begin + entries, task.scores.lanes.capacity);
+    for (int e = at.begin + block.thread(); e < end; e += block.threads()) {
+      if (e < count && how.lanes_divide_by > 1) at.out[e] /= static_cast<float>(how.lanes_divide_by);
+      if (e >= count && task.candidates()) at.out[e] = 0;
     }
   }
 };
@@ -82,34 +106,23 @@ struct lane_masses {
   KVPOLICY_HD void put(lane_tile const& of, int e, float total) const { how.put(total, of, i, out[e]); }
 };
 
-/// One block for each piece of a segment. It handles lane after lane.
+/// Pieces have a multiple of tile_entries.
 template <class Product>
-struct mass_kernel {
-  attention_task task;
+struct mass_kernel : mass_pieces {
   Product product;
-  known_sums sums;
-  mass_reduction how;
-  device_error faults;
-  int pieces;
-  int entries;  ///< entries of a piece, a multiple of tile_entries
 
-  [[nodiscard]] static std::size_t shared(Product const& product) {
-    return shared_of_reduction<lane_masses>() + product.bytes();
-  }
+  [[nodiscard]] std::size_t shared() const { return shared_of_reduction<lane_masses>() + product.bytes(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     if (faults.raised()) return;
-    score_view const& out = task.scores;
-    int const segment = block.index() / pieces;
-    int const begin = block.index() % pieces * entries;
-    int const together = out.lanes.size() / out.segments();
-    int const first = first_lane(out.lanes, out.decides, segment);
-    for (int i = 0; i < together; ++i) {
-      lane_masses const masses{sums, how, i, out.row(segment)};
-      reduce_piece(block, task, product, out.lanes.at(first + i), begin, entries, masses);
+    lanes const& batch = task.scores.lanes;
+    piece const at = of(block.index());
+    for (int i = 0; i < at.together; ++i) {
+      lane_masses const masses{sums, how, i, at.out};
+      reduce_piece(block, task, product, batch.at(at.first + i), at.begin, entries, masses);
     }
-    how.finish(block, task, out.row(segment), begin, begin + entries, out.lanes.committed(out.lanes.at(first)));
+    finish(block, at, batch.committed(batch.at(at.first)));
   }
 };
 

@@ -134,9 +134,7 @@ struct sums_kernel {
   Product product;
   sums_storage to;
 
-  [[nodiscard]] static std::size_t shared(Product const& product, sums_storage const& to) {
-    return shared_of_stretch(product, to);
-  }
+  [[nodiscard]] std::size_t shared() const { return shared_of_stretch(product, to); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
