@@ -15,8 +15,7 @@ struct add_probability {
   reduction how;
   by_lane<float> mass;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i / lanes.capacity));
     int const e = static_cast<int>(i % lanes.capacity);
     if (e >= lanes.committed(one) || e >= from.entries) return;

@@ -26,8 +26,7 @@ struct fold_body {
   ops::fold_step step;
   score_view out;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     int const bound = part.lanes.capacity;
     int const sequence = static_cast<int>(i / bound);
     int const e = static_cast<int>(i % bound);

@@ -41,7 +41,7 @@ class fragment_entries {
   static constexpr float prescale = splits ? 64.0f : 1.0f;
   /// The keys of entries 8j + g, and zeros after their last dim. Until `settle`, keys of 32 bits are as they were
   /// loaded: the first four dims of eight, then the others. After it they are their first numbers, then the rests.
-  eight_numbers key[static_cast<std::size_t>(parts)][static_cast<std::size_t>(Spans)][static_cast<std::size_t>(tiles)];
+  row_piece key[static_cast<std::size_t>(parts)][static_cast<std::size_t>(Spans)][static_cast<std::size_t>(tiles)];
   std::byte const* row;                               ///< of entry `lane`
   int position[static_cast<std::size_t>(of_thread)];  ///< of the thread's entries; no_position where one takes no part
   bool all_seen;                                      ///< every row sees all entries
@@ -65,8 +65,7 @@ class fragment_entries {
       std::byte const* const at = block.shuffle(row, lane_id(block) / 4 + 8 * j);
       for (int s = 0; s < Spans * parts; ++s) {
         int const d = first_dim(s / parts * 4 + lane_id(block) % 4, s % parts);
-        key[s % parts][s / parts][j] =
-            *reinterpret_cast<eight_numbers const*>(at + (d < dims ? d * bytes_of(Element) : 0));
+        key[s % parts][s / parts][j] = *reinterpret_cast<row_piece const*>(at + (d < dims ? d * bytes_of(Element) : 0));
       }
     }
   }
@@ -87,7 +86,7 @@ class fragment_entries {
     if (dims == 32 * Spans) return;
     for (int s = 0; s < Spans * parts; ++s) {
       if (first_dim(s / parts * 4 + t, s % parts) < dims) continue;
-      for (int j = 0; j < tiles; ++j) key[s % parts][s / parts][j] = eight_numbers{};
+      for (int j = 0; j < tiles; ++j) key[s % parts][s / parts][j] = row_piece{};
     }
   }
 
@@ -96,8 +95,8 @@ class fragment_entries {
     std::uint32_t beyond_any = 0;
     for (int s = 0; s < Spans; ++s) {
       for (int j = 0; j < tiles; ++j) {
-        eight_numbers& first = key[0][s][j];
-        eight_numbers& rest = key[parts - 1][s][j];
+        row_piece& first = key[0][s][j];
+        row_piece& rest = key[parts - 1][s][j];
         four_parts const lower = split_four<multiplied, false>(floats_of(first));
         four_parts const upper = split_four<multiplied, false>(floats_of(rest));
         beyond_any |= beyond_f16(lower.high) | beyond_f16(upper.high);
@@ -108,9 +107,9 @@ class fragment_entries {
     return beyond_any != 0;
   }
   /// Four dims of a key, scaled.
-  [[nodiscard]] KVPOLICY_HD static four_floats floats_of(eight_numbers const& raw) {
+  [[nodiscard]] KVPOLICY_HD static four_floats floats_of(row_piece const& raw) {
     four_floats made;
-    for (int i = 0; i < 4; ++i) made.of[i] = same_bits<float>(raw.of[i]) * prescale;
+    for (int i = 0; i < 4; ++i) made.of[i] = same_bits<float>(raw.word[i]) * prescale;
     return made;
   }
 };

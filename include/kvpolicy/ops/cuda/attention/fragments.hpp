@@ -173,7 +173,7 @@ class fragment_product {
 #endif
       for (int j = 0; j < entries::tiles; ++j) {
         auto const half = [&](auto const& of) {
-          return fragment_16x8{{of[s / 2][j].of[s % 2 * 2], of[s / 2][j].of[s % 2 * 2 + 1]}};
+          return fragment_16x8{{of[s / 2][j].word[s % 2 * 2], of[s / 2][j].word[s % 2 * 2 + 1]}};
         };
         (block.template multiply_16x8x16<multiplied>(of_rows, half(keys), to.of[j]), ...);
       }
@@ -210,18 +210,18 @@ class fragment_product {
     for (int k = block.thread(); k < count / 2 * chunks; k += block.threads()) {
       int const c = k % chunks;
       int const i = k / (8 * chunks) * 16 + k / chunks % 8;
-      eight_numbers const lower = chunk_of(to.row, i, c);
-      eight_numbers const upper = chunk_of(to.row, i + 8, c);
+      row_piece const lower = chunk_of(to.row, i, c);
+      row_piece const upper = chunk_of(to.row, i + 8, c);
       fragment_16x16* const at = to.packed + place(i, c);
-      at[0] = {{lower.of[0], upper.of[0], lower.of[1], upper.of[1]}};
-      at[32] = {{lower.of[2], upper.of[2], lower.of[3], upper.of[3]}};
+      at[0] = {{lower.word[0], upper.word[0], lower.word[1], upper.word[1]}};
+      at[32] = {{lower.word[2], upper.word[2], lower.word[3], upper.word[3]}};
     }
   }
   /// Dims [8c, 8c + 8) of the i-th row. A load in any case, since loads under a condition would wait for one another.
-  [[nodiscard]] KVPOLICY_HD eight_numbers chunk_of(std::byte const* const* rows, int i, int c) const {
+  [[nodiscard]] KVPOLICY_HD row_piece chunk_of(std::byte const* const* rows, int i, int c) const {
     bool const has = rows[i] != nullptr && 8 * c < product.keys.dims;
-    auto numbers = *reinterpret_cast<eight_numbers const*>(has ? rows[i] + 16 * c : rows[0]);
-    for (std::uint32_t& each : numbers.of) each = has ? each : 0;
+    auto numbers = *reinterpret_cast<row_piece const*>(has ? rows[i] + 16 * c : rows[0]);
+    for (std::uint32_t& each : numbers.word) each = has ? each : 0;
     return numbers;
   }
 

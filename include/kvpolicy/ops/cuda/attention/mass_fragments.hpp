@@ -123,8 +123,7 @@ struct finalize_fragments {
   int first;
   attention_task task;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     int const lane = static_cast<int>(i / of.slots);
     int const slot = static_cast<int>(i % of.slots);
     if (first + slot >= of.slots_of_lane) return;

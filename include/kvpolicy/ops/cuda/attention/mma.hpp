@@ -91,11 +91,11 @@ class mma_product {
  private:
   /// Rows in shared memory as fragments, and what makes up for the powers of two that they are multiplied by.
   struct packed_rows {
-    eight_numbers* dims;
+    row_piece* dims;
     float* factor;
   };
   [[nodiscard]] KVPOLICY_HD packed_rows rows_in(shared_arena& arena) const {
-    auto* const dims = arena.take<eight_numbers>(rests() * (split ? 2 : 1));
+    auto* const dims = arena.take<row_piece>(rests() * (split ? 2 : 1));
     return {dims, arena.take<float>(rows_in_shared)};
   }
   /// Where the second numbers of split rows begin.
@@ -120,10 +120,10 @@ class mma_product {
         for (float& each : dims.of) each *= prescale;
         four_parts const made =
             keys.element == codec::bf16 ? split_four<codec::bf16, true>(dims) : split_four<codec::f16, true>(dims);
-        eight_numbers* const at = to.dims + place(i, c / 2);
+        row_piece* const at = to.dims + place(i, c / 2);
         for (int k = 0; k < 2; ++k) {
-          at->of[c % 2 * 2 + k] = made.high.of[k];
-          if (split) at[rests()].of[c % 2 * 2 + k] = made.rest.of[k];
+          at->word[c % 2 * 2 + k] = made.high.of[k];
+          if (split) at[rests()].word[c % 2 * 2 + k] = made.rest.of[k];
         }
       }
       if (lane_id(block) == 0) to.factor[i] = 1.0f / prescale;
@@ -163,7 +163,7 @@ class mma_product {
 
   /// Multiplies entries [m, m + 32) by `blocks` groups of eight rows.
   template <codec Element, class Block>
-  KVPOLICY_HD void multiply(Block& block, attention_storage const& tile, eight_numbers const* packed, int blocks, int m,
+  KVPOLICY_HD void multiply(Block& block, attention_storage const& tile, row_piece const* packed, int blocks, int m,
                             fragment_of_floats (&sum)[2][tile_rows / 8]) const {
     int const t = lane_id(block) % 4;
     std::byte const* from[4];
@@ -172,10 +172,10 @@ class mma_product {
       from[i] = row != nullptr ? row : tile.key[0];  // loads under a condition would wait for one another
     }
     for (int s = 0; s < spans(); ++s) {
-      eight_numbers key[4];
+      row_piece key[4];
       bool const has = 8 * (4 * s + t) < keys.dims;
       for (int i = 0; i < 4; ++i) {
-        key[i] = *reinterpret_cast<eight_numbers const*>(from[i] + (has ? 16 * (4 * s + t) : 0));
+        key[i] = *reinterpret_cast<row_piece const*>(from[i] + (has ? 16 * (4 * s + t) : 0));
       }
       for (int i = 0; i < 4 && !has; ++i) key[i] = {};
       block.sync_warp();  // mma needs the whole warp
@@ -192,12 +192,12 @@ class mma_product {
   }
 
   template <codec Element, class Block>
-  KVPOLICY_HD static void multiply_pair(Block& block, eight_numbers const (&key)[4], eight_numbers const& row,
+  KVPOLICY_HD static void multiply_pair(Block& block, row_piece const (&key)[4], row_piece const& row,
                                         fragment_of_floats& lower, fragment_of_floats& upper) {
     for (int part = 0; part < 4; part += 2) {
-      fragment_16x8 const b{{row.of[part], row.of[part + 1]}};
-      fragment_16x16 const first{{key[0].of[part], key[1].of[part], key[0].of[part + 1], key[1].of[part + 1]}};
-      fragment_16x16 const second{{key[2].of[part], key[3].of[part], key[2].of[part + 1], key[3].of[part + 1]}};
+      fragment_16x8 const b{{row.word[part], row.word[part + 1]}};
+      fragment_16x16 const first{{key[0].word[part], key[1].word[part], key[0].word[part + 1], key[1].word[part + 1]}};
+      fragment_16x16 const second{{key[2].word[part], key[3].word[part], key[2].word[part + 1], key[3].word[part + 1]}};
       block.template multiply_16x8x16<Element>(first, b, lower);
       block.template multiply_16x8x16<Element>(second, b, upper);
     }

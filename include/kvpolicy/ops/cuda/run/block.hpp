@@ -9,6 +9,7 @@
 #include <kvpolicy/core/config.hpp>
 #include <kvpolicy/ops/cuda/run/backend.hpp>
 #include <kvpolicy/ops/cuda/run/block_values.hpp>
+#include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -176,7 +177,7 @@ KVPOLICY_HD void report_fault(Block& block, device_error faults, fault kind, std
   report_fault(block, faults, device_error::pack(kind, index, value));
 }
 
-/// Calls body(block, i) for every i below `count`, in a grid-stride loop.
+/// Calls body(block, i), or body(i) of a body that needs no block, for every i below `count`, in a grid-stride loop.
 template <class Body>
 struct for_each_kernel {
   std::int64_t count;
@@ -185,7 +186,11 @@ struct for_each_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     std::int64_t const step = std::int64_t{block.blocks()} * block.threads();
     for (std::int64_t i = std::int64_t{block.index()} * block.threads() + block.thread(); i < count; i += step) {
-      body(block, i);
+      if constexpr (std::is_invocable_v<Body const&, std::int64_t>) {
+        body(i);
+      } else {
+        body(block, i);
+      }
     }
   }
 };
@@ -216,7 +221,8 @@ template <class Executor>
   return launch_shape{static_cast<int>(wanted < most ? wanted : most), threads, 0};
 }
 
-/// Launches body(block, i) for every i below `count`, each on one thread. The body must not call collectives.
+/// Launches body(block, i), or body(i), for every i below `count`, each on one thread. The body must not call
+/// collectives.
 template <class Executor, class Body>
 void launch_each(Executor& exec, std::int64_t count, Body const& body) {
   if (count > 0) exec.launch(shape_for_each(exec, count), for_each_kernel<Body>{count, body});
