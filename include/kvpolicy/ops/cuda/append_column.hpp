@@ -26,8 +26,7 @@ struct append_number {
   entry_numbers new_numbers;
   by_lane<float> column;
   int most;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i / most));
     int const e = static_cast<int>(i % most);
     int const count = new_numbers.count(one);

@@ -37,8 +37,8 @@ struct implementation<ops::compute_attention_mass_t, Backend> {
     if (fragments) return;
     if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
       int const slots = detail::max_op{}(call.task().group, detail::sums_storage::slots_of_launch);
-      std::size_t const others =
-          sizeof(detail::attention_storage) + static_cast<std::size_t>(slots) * sizeof(detail::running_sum) + 64;
+      std::size_t const others = detail::shared_of_reduction<detail::lane_masses>() +
+                                 static_cast<std::size_t>(slots) * sizeof(detail::running_sum) + 64;
       run_by<detail::mma_product>(exec, call, shared_of(exec.config()) - others);
     } else {
       detail::mass_launches(exec, call, fma_product::of(from.rows, rows)).run();

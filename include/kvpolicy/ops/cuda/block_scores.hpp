@@ -14,8 +14,7 @@ struct block_scores_body {
   score_view scores;
   int most;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     auto const segment = static_cast<int>(i / most);
     std::int64_t const begin = i % most * blocks.size;
     int const count = scores.lanes.committed(scores.lane_of(segment));

@@ -35,7 +35,7 @@ struct compact_kernel {
     bool const refused = !barrier.permits(block);
     if (!last_block(block, ticket, shared.last) || refused) return;
     set_count const set{permute.lanes, counts, permute.moves.keep};
-    for (int i = block.thread(); i < counts.count(); i += block.threads()) set(block, i);
+    for (int i = block.thread(); i < counts.count(); i += block.threads()) set(i);
     for (int s = permute.lanes.sequence_begin; s < permute.lanes.sequence_end(); ++s) {
       raise_epochs_of(block, permute.lanes, s, permute.moves.keep.epochs);
     }

@@ -193,8 +193,7 @@ struct set_count {
   row_owners counts;
   keep_set keep;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = counts.at(static_cast<int>(i));
     int const drafts = lanes.in_flight != nullptr ? *lanes.drafts(one.sequence) : 0;
     *lanes.count.row(one) = listed_for(keep, lanes, lanes.index(one)).count + drafts;

@@ -36,8 +36,7 @@ struct feature_sums_body {
   key_sums recorded;  ///< `each` is 0: nothing is recorded
   token_features out;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     kvpolicy::lanes const& lanes = adder.lanes;
     int const pieces = out.dims / Each;
     int const first = static_cast<int>(i % pieces) * Each;

@@ -16,8 +16,7 @@ struct fill_row_body {
   int heads;
   float value;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     auto const d = static_cast<int>(i % rows.channels);
     auto const row = static_cast<int>(i / rows.channels);
     std::byte* const to = rows.row(row / heads, at, row % heads) + d * rows.channel_stride;

@@ -67,8 +67,7 @@ struct record_key_sums_body {
   key_adder<Each, Fp8> adder;
   key_sums to;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     kvpolicy::lanes const& lanes = adder.lanes;
     int const pieces = adder.from.rows.channels / Each;
     int const first = static_cast<int>(i % pieces) * Each;

@@ -4,7 +4,6 @@
 
 #include <kvpolicy/ops/cuda/attention/tiles.hpp>
 #include <kvpolicy/ops/logits.hpp>
-#include <limits>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -46,12 +45,6 @@ struct implementation<ops::logits_t, Backend> {
                   Combine const& combine, score_view const& out) {
     detail::check_aligned("logits", "keys", from.rows);
     if (rows.rows > 0) detail::check_aligned("logits", rows);
-    detail::launch_reduction(exec, task_of(from, rows, how, out), detail::logits_reduction<Combine>{how, combine});
-  }
-
- private:
-  static detail::attention_task task_of(keys const& from, query_view const& rows, logits_options const& how,
-                                        score_view const& out) {
     detail::attention_task task;
     task.from = from;
     task.rows = rows;
@@ -62,8 +55,7 @@ struct implementation<ops::logits_t, Backend> {
     task.used = {how.last_rows};
     task.only_last = how.rows == reduction::last;
     task.rows_apart = how.order == reduction_order::rows_then_group || task.group == 1;
-    task.most_rows = std::numeric_limits<int>::max();
-    return task;
+    detail::launch_reduction(exec, task, detail::logits_reduction<Combine>{how, combine});
   }
 };
 

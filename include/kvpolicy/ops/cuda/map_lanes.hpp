@@ -15,8 +15,7 @@ struct map_lanes_body {
   Function f;
   by_lane<int> out;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = batch.at(static_cast<int>(i));
     *out.row(one) = f(entries_of_lane(batch, one));
   }

@@ -86,8 +86,7 @@ struct extend_bounds_kernel {
 struct all_known {
   kvpolicy::lanes lanes;
   by_lane<int> known;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
     *known.row(one) = lanes.committed(one);
   }
@@ -98,8 +97,7 @@ struct forget_bounds_of_lane {
   by_lane<int> known;
   int first;  ///< the index of the sequence's first lane
   int position;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(first + static_cast<int>(i));
     int const before = lane_entries{one, *lanes.count.row(one), 0, lanes.position.row(one)}.first_at(position);
     int& has = *known.row(one);

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <kvpolicy/ops/cuda/attention/tiles.hpp>
 #include <kvpolicy/ops/projected_norm.hpp>
-#include <limits>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -59,7 +58,6 @@ struct implementation<ops::projected_norm_t, Backend> {
     task.rows = rows;
     task.scores = out;
     task.group = by.heads / out.lanes.heads;
-    task.most_rows = std::numeric_limits<int>::max();
     bool const squares = how.norm == norm_of_row::l2;
     detail::launch_reduction(exec, task, detail::projected_norm_reduction<Combine>{squares, combine});
   }

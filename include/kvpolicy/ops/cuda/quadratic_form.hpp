@@ -49,7 +49,6 @@ struct implementation<ops::quadratic_form_t, Backend> {
     task.rows = square;
     task.rows.position = task.rows.valid_rows = {};
     task.scores = out;
-    task.most_rows = square.rows;
     detail::fma_product const product = detail::fma_product::of(from.rows, square);
     detail::launch_reduction(exec, task, product, detail::quadratic_form_reduction<Combine>{product.keys, combine},
                              detail::whole_tiles(exec.config().entries_of_a_block));

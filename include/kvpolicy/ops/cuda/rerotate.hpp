@@ -35,8 +35,7 @@ struct make_turn_tables {
   turn_tables tables;
   rope how;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     auto const step = static_cast<int>(i / tables.pairs);
     auto const pair = static_cast<int>(i % tables.pairs);
     double const frequency = how.frequency ? how.frequency[pair] : ::pow(how.theta, -2.0 * pair / (2 * tables.pairs));
@@ -165,8 +164,7 @@ struct note_copies {
   kvpolicy::lanes lanes;
   by_lane<int> written;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i / lanes.capacity));
     auto const e = static_cast<int>(i % lanes.capacity);
     if (e >= *lanes.count.row(one)) return;
@@ -180,8 +178,7 @@ struct note_copies {
 struct number_entries {
   kvpolicy::lanes lanes;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i / lanes.capacity));
     auto const e = static_cast<int>(i % lanes.capacity);
     if (e < *lanes.count.row(one) && leads_row(lanes.position, lanes, one)) lanes.position.row(one)[e] = e;

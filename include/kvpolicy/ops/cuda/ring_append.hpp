@@ -85,8 +85,7 @@ struct truncate_ring_of_lane {
   query_ring_view ring;
   int first;  ///< the index of the sequence's first lane
   int position;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one = lanes.at(first + static_cast<int>(i));
     ring.cursor.row(one)[1] = rows_before{ring}(one, position);
   }

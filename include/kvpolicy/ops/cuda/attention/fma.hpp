@@ -25,7 +25,11 @@ struct float4_reader {
     std::byte const* const from = row + d * dim;
     if (at_once && d + 4 <= dims) {
       if (element == codec::f32) return *reinterpret_cast<four_floats const*>(from);
-      if (MayBeFp8 && is_fp8(element)) return four_fp8(from);
+      if (MayBeFp8 && is_fp8(element)) {
+        auto const raw = *reinterpret_cast<std::uint32_t const*>(from);
+        for (int i = 0; i < 4; ++i) made.of[i] = from_fp8(element, static_cast<std::uint8_t>(raw >> (8 * i)));
+        return made;
+      }
       auto const raw = *reinterpret_cast<std::uint64_t const*>(from);
       for (int i = 0; i < 4; ++i) {
         auto const one = static_cast<std::uint16_t>(raw >> (16 * i));
@@ -36,14 +40,6 @@ struct float4_reader {
     for (int i = 0; i < 4 && d + i < dims; ++i) {
       made.of[i] = MayBeFp8 ? any_element_at(element, from + i * dim) : element_at(element, from + i * dim);
     }
-    return made;
-  }
-
- private:
-  [[nodiscard]] KVPOLICY_HD four_floats four_fp8(std::byte const* from) const {
-    four_floats made{};
-    auto const raw = *reinterpret_cast<std::uint32_t const*>(from);
-    for (int i = 0; i < 4; ++i) made.of[i] = from_fp8(element, static_cast<std::uint8_t>(raw >> (8 * i)));
     return made;
   }
 };

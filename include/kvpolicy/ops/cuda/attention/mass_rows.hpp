@@ -120,7 +120,7 @@ struct mass_kernel : mass_pieces {
     piece const at = of(block.index());
     for (int i = 0; i < at.together; ++i) {
       lane_masses const masses{sums, how, i, at.out};
-      reduce_piece(block, task, product, batch.at(at.first + i), at.begin, entries, masses);
+      reduce_piece(block, task, product, batch.at(at.first + i), at.begin, entries, masses, shared_arena(block));
     }
     finish(block, at, batch.committed(batch.at(at.first)));
   }

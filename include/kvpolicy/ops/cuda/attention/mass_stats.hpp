@@ -101,30 +101,41 @@ KVPOLICY_HD void add_rows(Block& block, attention_storage const& tile, int count
     add_row(block, tile, tile.logits + i * tile_pitch, i, tile.scale[i], sums + i);
 }
 
-/// Computes the statistics of one stretch of one lane by one block. add(lane, part, sums) adds the rows of a tile to
-/// those of the launch.
+/// Adds the rows of tiles to the statistics of a launch: add(tile, part, sums).
+template <class Part, class Add>
+struct sums_reduction {
+  struct entry_total {};
+
+  Part* parts;
+  Add const& add_rows;
+  no_sums sums{};
+
+  template <class Block>
+  KVPOLICY_HD void prepare(Block&, lane_tile const& of, tile_part const& at) const {
+    add_rows(of, at, parts);
+  }
+  KVPOLICY_HD void add(lane_tile const&, tile_part const&, int, entry_total) const {}
+  KVPOLICY_HD void put(lane_tile const&, int, entry_total) const {}
+};
+
+/// Computes the statistics of one stretch of one lane by one block.
 template <class Block, class Product, class Part, class Whole, class Add>
 KVPOLICY_HD void sum_stretch(Block& block, attention_task const& task, Product const& product,
                              storage_of_rows<Part, Whole> const& to, Add const& add) {
   int const index = block.index() / to.stretches, number = block.index() % to.stretches;
-  lane const one = task.scores.lanes.at(index);
   shared_arena arena(block);
-  auto* const tile = arena.template take<attention_storage>(1);
   auto* const sums = arena.template take<Part>(to.slots);
   for (int i = block.thread(); i < to.slots; i += block.threads()) sums[i] = Part::nothing();
-  lane_product<Product> const of{{used_rows_of(block, task, one), *tile}, product, arena};
-  int const begin = number * to.stretch;
-  int const end = min_op{}(begin + to.stretch, of.entries);
-  of.each_tile_of(
-      block, begin, end, no_sums{}, [](tile_part const&) {}, [&](tile_part const& at) { add(of, at, sums); },
-      [](tile_part const&) {});
+  reduce_piece(block, task, product, task.scores.lanes.at(index), number * to.stretch, to.stretch,
+               sums_reduction<Part, Add>{sums, add}, arena);
   block.sync();
   for (int i = block.thread(); i < to.slots; i += block.threads()) to.part_of(index, number)[i] = sums[i];
 }
 /// The shared memory that it takes.
 template <class Product, class Part, class Whole>
 [[nodiscard]] std::size_t shared_of_stretch(Product const& product, storage_of_rows<Part, Whole> const& to) {
-  return sizeof(attention_storage) + shared_arena::bytes_of_piece<Part>(to.slots) + product.bytes();
+  return shared_of_reduction<sums_reduction<Part, no_sums>>() + shared_arena::bytes_of_piece<Part>(to.slots) +
+         product.bytes();
 }
 
 /// One block for each stretch of a lane. The heads of a row are neighbours in `task`.

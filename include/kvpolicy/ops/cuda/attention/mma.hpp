@@ -203,14 +203,10 @@ class mma_product {
     }
   }
 
-  /// The entry and the row of element i of this thread's part of a fragment of 16 entries and 8 rows.
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD static int entry_of(Block& block, int i) {
-    return lane_id(block) / 4 + i / 2 * 8;
-  }
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD static int row_of(Block& block, int i) {
-    return lane_id(block) % 4 * 2 + i % 2;
+  /// The place in the tile's logits of element i of this thread's part of the fragment of entries m to m + 15 and rows
+  /// n to n + 7.
+  [[nodiscard]] KVPOLICY_HD static int place_of(int lane, int m, int n, int i) {
+    return (n + lane % 4 * 2 + i % 2) * tile_pitch + m + lane / 4 + i / 2 * 8;
   }
 
   /// Stores a fragment of logits. False if one of them is NaN.
@@ -223,7 +219,7 @@ class mma_product {
 #endif
     for (int i = 0; i < 4; ++i) {
       numbers = numbers && sum.of[i] == sum.of[i];
-      tile.logits[(n + row_of(block, i)) * tile_pitch + m + entry_of(block, i)] = sum.of[i];
+      tile.logits[place_of(lane_id(block), m, n, i)] = sum.of[i];
     }
     return numbers;
   }
@@ -233,9 +229,9 @@ class mma_product {
   template <class Block>
   KVPOLICY_HD void recompute_nan(Block& block, attention_storage& tile, float const* factor, int m, int count) const {
     for (int i = 0; i < 2 * 4 * ((count + 7) / 8); ++i) {
-      int const e = m + i % 8 / 4 * 16 + entry_of(block, i % 4);
-      int const r = i / 8 * 8 + row_of(block, i % 4);
-      float& logit = tile.logits[r * tile_pitch + e];
+      int const at = place_of(lane_id(block), m + i % 8 / 4 * 16, i / 8 * 8, i % 4);
+      int const e = at % tile_pitch, r = at / tile_pitch;
+      float& logit = tile.logits[at];
       if (logit != logit && r < count) logit = plain_product(keys, rows, tile.key[e], tile.query[r]) / factor[r];
     }
   }

@@ -34,7 +34,7 @@ struct attention_task {
   float logit_weight = 1;      ///< what a logit of the group is multiplied by: with on_logits 1 / group for a mean
   bool rows_apart = true;      ///< true: rows of a head are neighbours; false: heads of a row are
   int first_row = 0;           ///< this launch takes rows [first_row, first_row + most_rows) of the used ones
-  int most_rows = 1;
+  int most_rows = 0x7FFFFFFF;
   row_weight weight{};  ///< what probabilities of a row are multiplied by
 
   /// True if keys have scales.

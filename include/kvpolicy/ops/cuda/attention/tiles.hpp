@@ -28,25 +28,6 @@ struct lane_product : lane_tile {
       take(base, some);
     }
   }
-
-  /// The same for tile after tile of entries [begin, end), where `take` gets a part of the lane. start(part) and
-  /// finish(part) are called for each tile of entries.
-  template <class Block, class Sums, class Start, class Take, class Finish>
-  KVPOLICY_HD void each_tile_of(Block& block, int begin, int end, Sums const& sums_of, Start const& start,
-                                Take const& take, Finish const& finish) const {
-    block.sync();
-    if (begin < end && rows() > 0) product.prepare(block, *this, arena);
-    int const overlap = product.overlap(), step = tile_entries - 2 * overlap;
-    for (int e = begin; e < end; e += step) {
-      tile_part const at{e < overlap ? 0 : e - overlap, e, e + step < end ? e + step : end};
-      block.sync();
-      tile.take_entries(block, *this, at.first, entries);
-      start(at);
-      each_tile(block, 0, rows(), sums_of,
-                [&](int base, int count) { take(tile_part{at.first, at.begin, at.end, base, count}); });
-      finish(at);
-    }
-  }
 };
 
 /// Reduces entries [begin, begin + entries) of a lane, each by one thread. `Reduction` has a type `entry_total`, which
@@ -58,26 +39,30 @@ struct lane_product : lane_tile {
 /// - put(tile, e, total): writes what all rows make of entry e of the lane.
 template <class Block, class Product, class Reduction>
 KVPOLICY_HD void reduce_piece(Block& block, attention_task const& task, Product const& product, lane one, int begin,
-                              int entries, Reduction const& reduction) {
+                              int entries, Reduction const& reduction, shared_arena arena) {
   using total_of = typename Reduction::entry_total;
-  shared_arena arena(block);
   auto* const tile = arena.take<attention_storage>(1);
   auto* const total = arena.take<total_of>(tile_entries);
   lane_product<Product> const of{{used_rows_of(block, task, one), *tile}, product, arena};
   int const end = min_op{}(begin + entries, of.entries);
-  auto const each = [&](tile_part const& at, auto const& visit) {
-    for (int k = at.begin - at.first + block.thread(); k < at.end - at.first; k += block.threads()) visit(k, total[k]);
-  };
-  of.each_tile_of(
-      block, begin, end, reduction.sums,
-      [&](tile_part const& at) { each(at, [](int, total_of& all) { all = total_of{}; }); },
-      [&](tile_part const& at) {
-        if constexpr (requires { reduction.prepare(block, of, at); }) reduction.prepare(block, of, at);
-        each(at, [&](int k, total_of& all) { reduction.add(of, at, k, all); });
-      },
-      [&](tile_part const& at) {
-        each(at, [&](int k, total_of const& all) { reduction.put(of, at.first + k, all); });
-      });
+  block.sync();
+  if (begin < end && of.rows() > 0) product.prepare(block, of, arena);
+  int const overlap = product.overlap(), step = tile_entries - 2 * overlap;
+  for (int e = begin; e < end; e += step) {
+    tile_part const part{max_op{}(e - overlap, 0), e, min_op{}(e + step, end)};
+    auto const each = [&](auto const& visit) {
+      for (int k = e - part.first + block.thread(); k < part.end - part.first; k += block.threads()) visit(k, total[k]);
+    };
+    block.sync();
+    tile->take_entries(block, of, part.first, of.entries);
+    each([](int, total_of& all) { all = total_of{}; });
+    of.each_tile(block, 0, of.rows(), reduction.sums, [&](int base, int count) {
+      tile_part const at{part.first, part.begin, part.end, base, count};
+      if constexpr (requires { reduction.prepare(block, of, at); }) reduction.prepare(block, of, at);
+      each([&](int k, total_of& all) { reduction.add(of, at, k, all); });
+    });
+    each([&](int k, total_of const& all) { reduction.put(of, part.first + k, all); });
+  }
 }
 
 /// The shared memory of `reduce_piece` without that of the product.
@@ -98,7 +83,7 @@ struct reduction_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = task.scores.lane_of(block.index() / pieces);
-    reduce_piece(block, task, product, one, block.index() % pieces * entries, entries, reduction);
+    reduce_piece(block, task, product, one, block.index() % pieces * entries, entries, reduction, shared_arena(block));
   }
 };
 
