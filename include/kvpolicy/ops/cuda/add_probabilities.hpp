@@ -24,20 +24,14 @@ struct add_probability {
     float all = 0;
     for (int h = 0; h < group; ++h) {
       bool const apart = h > 0 && how == reduction::max;
-      float const sum = with_rows(apart ? 0.0f : all, one, one.head * group + h, rows, e);
+      int const head = one.head * group + h;
+      float sum = apart ? 0.0f : all;
+      for (int r = 0; r < rows; ++r) {
+        sum += load(from.element, from.at(one, head, from.stored(one, r)) + std::int64_t{e} * bytes_of(from.element));
+      }
       all = !apart || sum > all || sum != sum ? sum : all;
     }
     mass.row(one)[e] += how == reduction::mean ? all / static_cast<float>(group) : all;
-  }
-
- private:
-  /// `sum` and the numbers of all rows of a query head.
-  [[nodiscard]] KVPOLICY_HD float with_rows(float sum, lane one, int query_head, int rows, int e) const {
-    for (int r = 0; r < rows; ++r) {
-      sum +=
-          load(from.element, from.at(one, query_head, from.stored(one, r)) + std::int64_t{e} * bytes_of(from.element));
-    }
-    return sum;
   }
 };
 

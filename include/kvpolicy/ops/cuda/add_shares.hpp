@@ -3,7 +3,7 @@
 #pragma once
 
 #include <kvpolicy/ops/add_shares.hpp>
-#include <kvpolicy/ops/cuda/run/block.hpp>
+#include <kvpolicy/ops/cuda/run/entries_of.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -33,8 +33,7 @@ struct implementation<ops::add_shares_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, score_view const& mass, by_lane<float const> const& weights,
                   by_lane<float> const& to) {
-    exec.launch(launch_shape{mass.segments(), detail::at_most<detail::warp_size>(exec.threads().entry), 0},
-                detail::add_shares_kernel{mass, weights, to});
+    detail::launch_warps(exec, mass, detail::add_shares_kernel{mass, weights, to});
   }
 };
 

@@ -24,60 +24,47 @@ struct implementation<ops::compute_attention_mass_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
                   score_view const& out) {
-    detail::check_aligned("compute_attention_mass", "keys", from.rows);
-    if (rows.rows > 0) detail::check_aligned("compute_attention_mass", rows);
-    detail::mass_call const call(from, rows, how, out);
+    detail::mass_call const call("compute_attention_mass", from, rows, how, out);
     call.check_rows();
     if (out.segments() == 0) return;
-    if (!call.sums_are_given() && call.rows() > 0) {
-      detail::check_scratch("compute_attention_mass", exec, detail::bytes_of_sums(call.task().group, out.lanes));
+    using detail::fma_product;
+    if (call.heads_first()) {
+      detail::mass_launches launches(exec, call, fma_product::of(from.rows, rows));
+      return launches.template run_with<detail::heads_kernel<fma_product>>();
     }
-    detail::fma_product const plain = detail::fma_product::of(from.rows, rows);
-    if (call.heads_first()) return detail::mass_launches(exec, call, plain).run_heads_first();
-    if (rows.rows > 0 && call.is_plain_sum()) {
-      bool const done = run_fragments<codec::bf16>(exec, call) || run_fragments<codec::f16>(exec, call) ||
-                        run_fragments<codec::f32>(exec, call);
-      if (done) return;
-    }
+    bool const fragments = rows.rows > 0 && call.is_plain_sum() &&
+                           run_fragments<codec::bf16, codec::f16, codec::f32>(exec, call, shared_of(exec.config()));
+    if (fragments) return;
     if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
-      detail::mass_launches(exec, call, tensor_product(exec.config(), call)).run();
+      int const slots = detail::max_op{}(call.task().group, detail::sums_storage::slots_of_launch);
+      std::size_t const others = detail::shared_of_reduction<detail::lane_masses>() +
+                                 static_cast<std::size_t>(slots) * sizeof(detail::running_sum) + 64;
+      run_by<detail::mma_product>(exec, call, shared_of(exec.config()) - others);
     } else {
-      detail::mass_launches(exec, call, plain).run();
+      detail::mass_launches(exec, call, fma_product::of(from.rows, rows)).run();
     }
   }
 
  private:
   /// Runs the call if a product of fragments takes its keys.
-  template <codec Element, class Executor>
-  static bool run_fragments(Executor& exec, detail::mass_call const& call) {
-    return run_fragments_of<detail::fragment_product<Element, 2>>(exec, call) ||
-           run_fragments_of<detail::fragment_product<Element, 4>>(exec, call);
+  template <codec... Elements, class Executor>
+  static bool run_fragments(Executor& exec, detail::mass_call const& call, std::size_t shared) {
+    return ((run_by<detail::fragment_product<Elements, 2>>(exec, call, shared) ||
+             run_by<detail::fragment_product<Elements, 4>>(exec, call, shared)) ||
+            ...);
   }
   template <class Product, class Executor>
-  static bool run_fragments_of(Executor& exec, detail::mass_call const& call) {
+  static bool run_by(Executor& exec, detail::mass_call const& call, std::size_t shared) {
     detail::attention_task const& task = call.task();
     if (!Product::takes(task.from.rows)) return false;
-    std::size_t const shared = static_cast<std::size_t>(shared_of(exec.config()));
-    detail::mass_launches(exec, call, Product::of(task.from.rows, task.rows, rows_at_once(call), shared)).run();
+    int const rows_at_once = detail::at_most<detail::sums_storage::most_rows>(call.rows()) * task.group;
+    detail::mass_launches(exec, call, Product::of(task.from.rows, task.rows, rows_at_once, shared)).run();
     return true;
   }
 
-  static detail::mma_product tensor_product(launch_config const& numbers, detail::mass_call const& call) {
-    int const group = call.task().group;
-    int const slots = group > detail::sums_storage::slots_of_launch ? group : detail::sums_storage::slots_of_launch;
-    std::size_t const others =
-        detail::attention_storage::bytes() + static_cast<std::size_t>(slots) * sizeof(detail::running_sum) + 64;
-    return detail::mma_product::of(call.task().from.rows, call.task().rows, rows_at_once(call),
-                                   static_cast<std::size_t>(shared_of(numbers)) - others);
-  }
-
-  /// The rows of a lane that one launch handles at most, of all heads.
-  static int rows_at_once(detail::mass_call const& call) {
-    return detail::at_most<detail::sums_storage::most_rows>(call.rows()) * call.task().group;
-  }
   /// Shared memory of which two blocks fit on a multiprocessor that has at least 96 KiB of it.
-  static int shared_of(launch_config const& numbers) {
-    return numbers.shared_bytes < 96 * 1024 ? numbers.shared_bytes : numbers.shared_bytes / 2;
+  static std::size_t shared_of(launch_config const& numbers) {
+    return static_cast<std::size_t>(numbers.shared_bytes < 96 * 1024 ? numbers.shared_bytes : numbers.shared_bytes / 2);
   }
 };
 

@@ -29,9 +29,9 @@ struct moments_reduction {
   }
   KVPOLICY_HD void put(lane_tile const& of, int e, entry_total const& all) const {
     lane const one = of.lane;
-    int const rows = of.used.count;
+    int const rows = of.count;
     bool const in_order = rows > 0 && !of.task.sees_all();
-    std::int64_t const before = in_order ? of.task.position_of(one, of.used.begin) : no_position;
+    int const before = in_order ? of.task.position_of(one, of.begin) : no_position;
     bool const is_scored = rows > 0 && of.task.scores.lanes.position.row(one)[e] < before;
     entry_total const made = is_scored ? all : entry_total{};
     entry_moments const write{of.task.scores.rows.row(one), to.variance.row(one), to.entropy.row(one), how.gamma,
@@ -53,15 +53,13 @@ struct implementation<ops::attention_moments_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, keys const& from, query_view const& rows, moments_options const& how,
                   moment_rows const& to, score_view const& out) {
-    detail::check_aligned("attention_moments", "keys", from.rows);
     if (rows.rows > 0) detail::check_aligned("attention_moments", rows);
     int const group = rows.rows > 0 ? rows.heads / out.lanes.heads : 1;
     keys const those = detail::keys_of_head(from, group, how.head);
     query_view const some = detail::rows_of_head(rows, group, how.head);
-    detail::mass_call const call(those, some, {.last_rows = how.last_rows}, out);
-    call.check_rows_at_once("attention_moments");
+    detail::mass_call const call("attention_moments", those, some, {.last_rows = how.last_rows}, out);
+    call.check_rows_at_once();
     if (out.segments() == 0) return;
-    if (call.rows() > 0) detail::check_scratch("attention_moments", exec, detail::bytes_of_sums(1, out.lanes));
     detail::mass_launches launches(exec, call, detail::fma_product::of(from.rows, some));
     if (call.rows() > 0) launches.sums(0);
     launches.reduce(call.part(0, detail::sums_storage::most_rows, true),

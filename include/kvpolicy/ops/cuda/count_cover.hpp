@@ -3,7 +3,7 @@
 #pragma once
 
 #include <kvpolicy/ops/count_cover.hpp>
-#include <kvpolicy/ops/cuda/run/block.hpp>
+#include <kvpolicy/ops/cuda/run/entries_of.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -52,8 +52,7 @@ struct implementation<ops::count_cover_t, Backend> {
   template <class Executor, class Among, class Limit>
   static void run(Executor& exec, score_view const& scores, Among const& among, Limit const& limit,
                   by_lane<float> const& out) {
-    exec.launch(launch_shape{scores.segments(), detail::at_most<detail::warp_size>(exec.threads().entry), 0},
-                detail::count_cover_kernel<Among, Limit>{scores, among, limit, out});
+    detail::launch_warps(exec, scores, detail::count_cover_kernel<Among, Limit>{scores, among, limit, out});
   }
 };
 

@@ -6,14 +6,6 @@
 #include <kvpolicy/ops/future_queries.hpp>
 
 namespace KVPOLICY_NAMESPACE {
-namespace detail {
-
-struct future_queries_body {
-  turn_future_pair turn;
-  KVPOLICY_HD void operator()(std::int64_t i) const { turn(i); }
-};
-
-}  // namespace detail
 
 /// Takes one launch.
 template <kernel_backend Backend>
@@ -22,7 +14,7 @@ struct implementation<ops::future_queries_t, Backend> {
   static void run(Executor& exec, lanes const& batch, query_model const& model, future_positions const& to,
                   future_rows const& out) {
     detail::turn_future_pair const turn{batch, model, to, out};
-    detail::launch_each(exec, turn.count(), detail::future_queries_body{turn});
+    detail::launch_each(exec, turn.count(), turn);
   }
 };
 

@@ -4,7 +4,6 @@
 
 #include <kvpolicy/ops/cuda/attention/tiles.hpp>
 #include <kvpolicy/ops/logits.hpp>
-#include <limits>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -21,7 +20,7 @@ struct logits_reduction {
   KVPOLICY_HD void add(lane_tile const& of, tile_part const& at, int k, float& total) const {
     bool const rows_maximum = how.rows == reduction::max, group_maximum = how.group == reduction::max;
     bool const apart = of.task.rows_apart;
-    int const series = apart ? of.used.count : of.task.group;
+    int const series = apart ? of.count : of.task.group;
     of.reduce_series(
         at, k, apart ? rows_maximum : group_maximum, [&](int i) { return of.tile.logit(i, k); },
         [&](int i, float inner) {
@@ -29,7 +28,7 @@ struct logits_reduction {
         });
   }
   KVPOLICY_HD void put(lane_tile const& of, int e, float total) const {
-    int const shares = (how.rows == reduction::mean && of.used.count > 0 ? of.used.count : 1) *
+    int const shares = (how.rows == reduction::mean && of.count > 0 ? of.count : 1) *
                        (how.group == reduction::mean ? of.task.group : 1);
     float& to = of.task.scores.rows.row(of.lane)[e];
     to = combine(to, total / static_cast<float>(shares));
@@ -46,12 +45,6 @@ struct implementation<ops::logits_t, Backend> {
                   Combine const& combine, score_view const& out) {
     detail::check_aligned("logits", "keys", from.rows);
     if (rows.rows > 0) detail::check_aligned("logits", rows);
-    detail::launch_reduction(exec, task_of(from, rows, how, out), detail::logits_reduction<Combine>{how, combine});
-  }
-
- private:
-  static detail::attention_task task_of(keys const& from, query_view const& rows, logits_options const& how,
-                                        score_view const& out) {
     detail::attention_task task;
     task.from = from;
     task.rows = rows;
@@ -62,8 +55,7 @@ struct implementation<ops::logits_t, Backend> {
     task.used = {how.last_rows};
     task.only_last = how.rows == reduction::last;
     task.rows_apart = how.order == reduction_order::rows_then_group || task.group == 1;
-    task.most_rows = std::numeric_limits<int>::max();
-    return task;
+    detail::launch_reduction(exec, task, detail::logits_reduction<Combine>{how, combine});
   }
 };
 

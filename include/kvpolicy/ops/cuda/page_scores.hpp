@@ -52,7 +52,10 @@ struct page_scores_kernel {
     bool const asks = rows.valid(one) > 0;
     int const known_pages = !asks ? 0 : known >= committed ? pages : known / bounds.page;
     float* const to = out.row(segment);
-    fill_others(block, to, known_pages, pages, asks ? same_bits<float>(0x7F800000u) : 0.0f);
+    int const of_lane = block.index() % blocks_per_lane * block.threads() + block.thread();
+    for (int p = known_pages + of_lane; p < pages; p += blocks_per_lane * block.threads()) {
+      to[p] = asks ? same_bits<float>(0x7F800000u) : 0.0f;
+    }
     warp_stride const stride = stride_of_warp(block, blocks_per_lane);
     if ((stride.first - warp_id(block)) * pages_at_once >= known_pages) return;  // no page for any warp of the block
     shared_arena arena(block);
@@ -74,14 +77,6 @@ struct page_scores_kernel {
 
  private:
   [[nodiscard]] KVPOLICY_HD int heads_of_lane() const { return rows.heads / lanes.heads; }
-
-  template <class Block>
-  KVPOLICY_HD void fill_others(Block& block, float* to, int begin, int end, float with) const {
-    int const step = blocks_per_lane * block.threads();
-    for (int p = begin + block.index() % blocks_per_lane * block.threads() + block.thread(); p < end; p += step) {
-      to[p] = with;
-    }
-  }
 
   /// The last valid row of query head h of the lane's group.
   [[nodiscard]] KVPOLICY_HD std::byte const* row_of(lane one, int h) const {
@@ -166,23 +161,22 @@ struct page_scores_kernel {
   template <class Block>
   [[nodiscard]] KVPOLICY_HD float by_definition(Block& block, lane one, int page) const {
     join_heads const join{group == reduction::max};
-    double all = bound_of(block, one, page, 0);
-    for (int h = 1; h < heads_of_lane(); ++h) all = join(all, bound_of(block, one, page, h));
-    return static_cast<float>(group == reduction::mean ? all / heads_of_lane() : all);
-  }
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD double bound_of(Block& block, lane one, int page, int h) const {
-    std::byte const* const row = row_of(one, h);
     std::byte const* const bound = bounds.row(one, page);
     int const size = bytes_of(bounds.element);
-    double sum = 0;
-    for (int d = lane_id(block); d < bounds.dims; d += warp_size) {
-      auto const q = static_cast<double>(element_at(rows.element, row + d * bytes_of(rows.element)));
-      auto const high = static_cast<double>(element_at(bounds.element, bound + d * size));
-      auto const low = static_cast<double>(element_at(bounds.element, bound + (bounds.dims + d) * size));
-      sum += join_heads{true}(q * high, q * low);
+    double all = 0;
+    for (int h = 0; h < heads_of_lane(); ++h) {
+      std::byte const* const row = row_of(one, h);
+      double sum = 0;
+      for (int d = lane_id(block); d < bounds.dims; d += warp_size) {
+        auto const q = static_cast<double>(element_at(rows.element, row + d * bytes_of(rows.element)));
+        auto const high = static_cast<double>(element_at(bounds.element, bound + d * size));
+        auto const low = static_cast<double>(element_at(bounds.element, bound + (bounds.dims + d) * size));
+        sum += join_heads{true}(q * high, q * low);
+      }
+      sum = block.reduce_warp(sum, plus_op{});
+      all = h == 0 ? sum : join(all, sum);
     }
-    return block.reduce_warp(sum, plus_op{});
+    return static_cast<float>(group == reduction::mean ? all / heads_of_lane() : all);
   }
 };
 

@@ -53,15 +53,12 @@ struct pooled_sums_kernel {
   pooled_product product;
   storage_of_rows<pooled_sum, pooled_sum::whole> to;
 
-  template <class Storage>
-  [[nodiscard]] static std::size_t shared(pooled_product const& product, Storage const& to) {
-    return shared_of_stretch(product, to);
-  }
+  [[nodiscard]] std::size_t shared() const { return shared_of_stretch(product, to); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     sum_stretch(block, task, product, to, [&](lane_tile const& of, tile_part const& at, pooled_sum* sums) {
-      int const pooled = product.how.pooled(of.used.entries) - at.first;
+      int const pooled = product.how.pooled(of.entries) - at.first;
       for (int i = warp_id(block); i < at.count; i += block.threads() / warp_size)
         add_row(block, of.tile, i, at, pooled, sums + at.base + i);
     });
@@ -70,7 +67,7 @@ struct pooled_sums_kernel {
  private:
   /// Adds a row of the tile, whose first `pooled` numbers are pooled, by one warp.
   template <class Block>
-  KVPOLICY_HD void add_row(Block& block, attention_storage const& tile, int row, tile_part const& at, int pooled,
+  KVPOLICY_HD void add_row(Block& block, attention_storage& tile, int row, tile_part const& at, int pooled,
                            pooled_sum* sum) const {
     float* const numbers = tile.logits + row * tile_pitch;
     float row_max = running_sum::lowest();
@@ -115,11 +112,11 @@ struct pooled_reduction {
   struct known_sums {
     mass_kernels<pooled_product>::storage from;
 
-    [[nodiscard]] KVPOLICY_HD pooled_sum::whole const* of(attention_task const& task, lane one) const {
-      return from.whole_of(task.scores.lanes.index(one));
+    [[nodiscard]] KVPOLICY_HD pooled_sum::whole const* of(used_rows const& used) const {
+      return from.whole_of(used.task.scores.lanes.index(used.lane));
     }
-    KVPOLICY_HD row_sums operator()(attention_task const& task, lane one, int head, int row, int) const {
-      return of(task, one)[row * task.group + head].softmax;
+    KVPOLICY_HD row_sums operator()(used_rows const& used, query_row const& row) const {
+      return of(used)[row.number * used.task.group + row.head].softmax;
     }
   };
 
@@ -137,8 +134,8 @@ struct pooled_reduction {
     block.sync();
   }
   KVPOLICY_HD void add(lane_tile const& of, tile_part const& at, int k, entry_total& all) const {
-    pooled_sum::whole const* const rows = sums.of(of.task, of.lane) + at.base;
-    int const pooled = product.how.pooled(of.used.entries) - at.first;
+    pooled_sum::whole const* const rows = sums.of(of) + at.base;
+    int const pooled = product.how.pooled(of.entries) - at.first;
     for (int i = 0; i < at.count; ++i) {
       float const* const numbers = of.tile.logits + i * tile_pitch;
       all.sum += numbers[k];
@@ -164,18 +161,12 @@ struct implementation<ops::pooled_attention_t, Backend> {
   static void run(Executor& exec, keys const& from, query_view rows, pooled_attention_options const& how,
                   by_lane<float> const& mean, score_view const& out) {
     rows.lse = {};
-    detail::check_aligned("pooled_attention", "keys", from.rows);
-    if (rows.rows > 0) detail::check_aligned("pooled_attention", rows);
+    detail::mass_call const call("pooled_attention", from, rows, {.last_rows = how.last_rows}, out);
     expects(how.pool.width <= detail::pooled_product::widest, "pooled_attention", "pool", how.pool.width, [] {
       return "a device takes pools of up to " + std::to_string(detail::pooled_product::widest) + " entries";
     });
-    detail::mass_call const call(from, rows, {.last_rows = how.last_rows}, out);
-    call.check_rows_at_once("pooled_attention");
+    call.check_rows_at_once();
     if (out.segments() == 0) return;
-    if (call.rows() > 0) {
-      detail::check_scratch("pooled_attention", exec,
-                            detail::bytes_of_sums<detail::pooled_product>(call.task().group, out.lanes));
-    }
     detail::pooled_product const product{detail::fma_product::of(from.rows, rows), how};
     detail::mass_launches launches(exec, call, product);
     if (call.rows() > 0) launches.sums(0);

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <kvpolicy/ops/cuda/attention/tiles.hpp>
 #include <kvpolicy/ops/projected_norm.hpp>
-#include <limits>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -25,11 +24,11 @@ struct projected_norm_reduction {
     float& inner = of.tile.inner[k];
     if (at.base == 0) inner = 0;
     float sum = 0;
-    int row = at.base % of.used.count;
+    int row = at.base % of.count;
     for (int i = 0; i < at.count; ++i) {
       float const made = of.tile.logit(i, k);
       sum += squares ? made * made : ::fabsf(made);
-      if (++row < of.used.count) continue;
+      if (++row < of.count) continue;
       float const whole = inner + sum;
       total += squares ? ::sqrtf(whole) : whole;
       inner = sum = 0;
@@ -59,7 +58,6 @@ struct implementation<ops::projected_norm_t, Backend> {
     task.rows = rows;
     task.scores = out;
     task.group = by.heads / out.lanes.heads;
-    task.most_rows = std::numeric_limits<int>::max();
     bool const squares = how.norm == norm_of_row::l2;
     detail::launch_reduction(exec, task, detail::projected_norm_reduction<Combine>{squares, combine});
   }

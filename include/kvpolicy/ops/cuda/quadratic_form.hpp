@@ -26,7 +26,7 @@ struct quadratic_form_reduction {
       four_floats const key = keys.at(tile.key[k], at.base + i);
       for (int j = 0; j < 4 && i + j < at.count; ++j) sum += tile.logits[(i + j) * tile_pitch + k] * key.of[j];
     }
-    total += tile.key_scale != nullptr ? sum * tile.key_scale[k] : sum;
+    total += of.task.scaled() ? sum * tile.key_scale[k] : sum;
   }
   KVPOLICY_HD void put(lane_tile const& of, int e, float total) const {
     float& to = of.task.scores.rows.row(of.lane)[e];
@@ -49,7 +49,6 @@ struct implementation<ops::quadratic_form_t, Backend> {
     task.rows = square;
     task.rows.position = task.rows.valid_rows = {};
     task.scores = out;
-    task.most_rows = square.rows;
     detail::fma_product const product = detail::fma_product::of(from.rows, square);
     detail::launch_reduction(exec, task, product, detail::quadratic_form_reduction<Combine>{product.keys, combine},
                              detail::whole_tiles(exec.config().entries_of_a_block));

@@ -56,7 +56,7 @@ struct newest_similar_kernel {
   int blocks_of_lane;
 
   [[nodiscard]] static std::size_t shared(fma_product const& product) {
-    return attention_storage::bytes() + shared_arena::bytes_of_piece<float>(tile_rows) + product.bytes();
+    return sizeof(attention_storage) + shared_arena::bytes_of_piece<float>(tile_rows) + product.bytes();
   }
 
   template <class Block>
@@ -68,18 +68,19 @@ struct newest_similar_kernel {
     if (first >= entries) return;
     int const count = entries - first < tile_rows ? entries - first : tile_rows;
     shared_arena arena(block);
-    attention_storage const storage(arena, task.scaled());
+    lane_tile const of{{{}, task, one}, *arena.take<attention_storage>(1)};
+    attention_storage& storage = of.tile;
     auto* const left = arena.take<float>(tile_rows);  // 1 / norm of a row that still searches; 0: it does not
     for (int i = block.thread(); i < tile_rows; i += block.threads()) {
       storage.query[i] = i < count ? task.from.row(one, first + i) : nullptr;
       left[i] = i < count ? inverse_norms.row(one)[first + i] : 0;
-      if (i < count && storage.key_scale != nullptr) left[i] *= task.from.scale(one, first + i);
+      if (i < count && task.scaled()) left[i] *= task.from.scale(one, first + i);
     }
     for (int e = (entries - 1) / tile_entries * tile_entries; e >= 0; e -= tile_entries) {
       block.sync();
       if (!any_searches(left)) return;
-      storage.take_entries(block, task, {}, one, e, entries);
-      product.run(block, task, {}, one, storage, arena, 0, count);
+      storage.take_entries(block, of, e, entries);
+      product.run(block, of, arena, 0, count);
       block.sync();
       search(block, storage, one, e, entries, first, count, left,
              sums + std::int64_t{segment} * task.scores.lanes.capacity);

@@ -2,7 +2,7 @@
 // Device implementation of row_stats: one warp for each segment, so that sums have the same bits in every launch.
 #pragma once
 
-#include <kvpolicy/ops/cuda/run/block.hpp>
+#include <kvpolicy/ops/cuda/run/entries_of.hpp>
 #include <kvpolicy/ops/row_stats.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -45,8 +45,7 @@ struct implementation<ops::row_stats_t, Backend> {
   template <class Executor, class Among>
   static void run(Executor& exec, score_view const& scores, Among const& among, statistic of,
                   by_lane<float> const& out) {
-    exec.launch(launch_shape{scores.segments(), detail::at_most<detail::warp_size>(exec.threads().entry), 0},
-                detail::row_stats_kernel<Among>{scores, among, of, out});
+    detail::launch_warps(exec, scores, detail::row_stats_kernel<Among>{scores, among, of, out});
   }
 };
 

@@ -26,19 +26,14 @@ struct sort_scores_kernel {
         for (std::int64_t pair = block.thread();; pair += block.threads()) {
           std::int64_t const first = pair / step * 2 * step + pair % step;
           if (first >= count) break;
-          order(row, first, mirrors ? first ^ (size - 1) : first + step, count);
+          std::int64_t const second = mirrors ? first ^ (size - 1) : first + step;
+          if (second >= count) continue;  // behind the last score there are lower ones
+          float const a = row[first], b = row[second];
+          if (radix_key(b) > radix_key(a)) row[first] = b, row[second] = a;
         }
         block.sync();
       }
     }
-  }
-
- private:
-  /// Brings the higher of two scores to the first place. Behind the last score there are lower ones.
-  KVPOLICY_HD static void order(float* row, std::int64_t first, std::int64_t second, std::int64_t count) {
-    if (second >= count) return;
-    float const a = row[first], b = row[second];
-    if (radix_key(b) > radix_key(a)) row[first] = b, row[second] = a;
   }
 };
 

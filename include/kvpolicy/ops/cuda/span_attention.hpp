@@ -28,28 +28,17 @@ struct span_kernel {
   Product own_product;  ///< the same with keys of rows
   row_view own;         ///< keys of rows; without memory: there are none
   row_targets targets;
-  sink_of_slot sink;
   span_attention_options how;
   int rows_of_block;
   int blocks_of_lane;
 
   /// A block's shared memory: that of a tile, and the statistics of its rows.
   struct storage : attention_storage {
-    running_sum* sums;  ///< [tile_rows]
-    row_sums* known;    ///< [tile_rows]: the same, once they are complete
-    collective_storage* collective;
-
-    KVPOLICY_HD storage(shared_arena& arena, bool scaled)
-        : attention_storage(arena, scaled),
-          sums(arena.take<running_sum>(tile_rows)),
-          known(arena.take<row_sums>(tile_rows)),
-          collective(arena.take<collective_storage>(1)) {}
-    [[nodiscard]] static constexpr std::size_t bytes() {
-      return attention_storage::bytes() + shared_arena::bytes_of_piece<running_sum>(tile_rows) +
-             shared_arena::bytes_of_piece<row_sums>(tile_rows) + collective_bytes();
-    }
+    running_sum sums[tile_rows];
+    row_sums known[tile_rows];  ///< the same, once they are complete
+    collective_storage collective;
   };
-  [[nodiscard]] std::size_t shared() const { return storage::bytes() + product.bytes(); }
+  [[nodiscard]] std::size_t shared() const { return sizeof(storage) + product.bytes(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -57,8 +46,8 @@ struct span_kernel {
     lane const one = task.scores.lanes.at(index);
     int const valid = task.rows.valid(one);
     shared_arena arena(block);
-    storage const temp_storage(arena, task.scaled());
-    used_rows used;
+    storage& temp_storage = *arena.take<storage>(1);
+    used_rows used{{}, task, one};
     used.entries = task.scores.lanes.committed(one);
     int const of_first_chunk = targets.chunks.size > 0 ? targets.chunks.first - (used.entries - valid) : 0;
     int const last = of_first_chunk + block.index() % blocks_of_lane * rows_of_block + rows_of_block;
@@ -91,9 +80,9 @@ struct span_kernel {
   };
   struct kept_sums {
     row_sums const* known;
-    int group, base;
-    KVPOLICY_HD row_sums operator()(attention_task const&, lane, int head, int row, int) const {
-      return known[row * group + head - base];
+    int base;
+    KVPOLICY_HD row_sums operator()(used_rows const& used, query_row const& row) const {
+      return known[row.number * used.task.group + row.head - base];
     }
   };
 
@@ -101,12 +90,11 @@ struct span_kernel {
 
   /// The first row of the chunk that `row` belongs to. Collective.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD int first_row(Block& block, storage const& temp_storage, lane one, int row,
-                                          int entries) const {
+  [[nodiscard]] KVPOLICY_HD int first_row(Block& block, storage& temp_storage, lane one, int row, int entries) const {
     for (int end = row; end > 0; end -= block.threads()) {
       int const probe = end - 1 - block.thread();
       bool const other = probe >= 0 && !targets.alike(one, row, probe, entries);
-      int const before = block.reduce(temp_storage.collective, other ? probe : -1, max_op{});
+      int const before = block.reduce(&temp_storage.collective, other ? probe : -1, max_op{});
       block.sync();
       if (before >= 0) return before + 1;
     }
@@ -115,13 +103,13 @@ struct span_kernel {
 
   /// Handles a tile of rows, from row `base` of `used` on.
   template <class Block>
-  KVPOLICY_HD void add_rows(Block& block, storage const& temp_storage, shared_arena const& arena, used_rows const& used,
+  KVPOLICY_HD void add_rows(Block& block, storage& temp_storage, shared_arena const& arena, used_rows const& used,
                             chunk const& about, int base) const {
     int const all = used.count * task.group;
     int const count = all - base < product.tile() ? all - base : product.tile();
     block.sync();
     for (int i = block.thread(); i < tile_rows; i += block.threads()) temp_storage.sums[i] = running_sum::nothing();
-    product.prepare(block, task, used, about.lane, arena, all);
+    product.prepare(block, used, arena);
     int const rows_end = used.begin + (base + count - 1) / task.group + 1;
     int const near = how.sinks < about.entries.begin ? how.sinks : about.entries.begin;
     int const missing = targets.chunks.missing_in(about.entries);
@@ -138,7 +126,7 @@ struct span_kernel {
     block.sync();
     for (int i = block.thread(); i < count; i += block.threads()) {
       running_sum whole = temp_storage.sums[i];
-      if (sink.any()) whole = whole.with({sink(about.index, base + i), 1.0f});
+      if (task.has_sinks()) whole = whole.with({task.sink(about.index, base + i), 1.0f});
       if (missing > 0) whole = whole.with({0.0f, static_cast<float>(missing)});
       float scale = 1.0f / whole.sum;
       if (how.divide_by.data != nullptr)
@@ -146,7 +134,7 @@ struct span_kernel {
       temp_storage.known[i] = {running_sum::exp_offset(whole.row_max), scale};
     }
     float* const out = task.scores.row(about.index);
-    each({false, about.entries.begin, about.entries.end}, kept_sums{temp_storage.known, task.group, base},
+    each({false, about.entries.begin, about.entries.end}, kept_sums{temp_storage.known, base},
          [&](int begin, int end) { raise(block, temp_storage, count, out, begin, end); });
   }
 
@@ -157,7 +145,7 @@ struct span_kernel {
     if (missing == 0) return;
     float share = 0;
     for (int h = 0; h < task.group; ++h) {
-      float const logit = sink.any() ? sink(about.index, h) : running_sum::lowest();
+      float const logit = task.has_sinks() ? task.sink(about.index, h) : running_sum::lowest();
       share += share_of_padding(about.entries.end - about.entries.begin, missing, logit);
     }
     block.sync();
@@ -167,10 +155,10 @@ struct span_kernel {
 
   /// Computes the logits of a tile of keys from `of.begin` on. Ends with a barrier.
   template <class Block, class Sums>
-  KVPOLICY_HD void multiply(Block& block, storage const& temp_storage, shared_arena const& arena, used_rows const& used,
+  KVPOLICY_HD void multiply(Block& block, storage& temp_storage, shared_arena const& arena, used_rows const& used,
                             chunk const& about, stretch const& of, int base, int count, Sums const& sums_of) const {
     block.sync();
-    temp_storage.take_rows(block, task, used, about.lane, base, count, sums_of);
+    temp_storage.take_rows(block, used, base, count, sums_of);
     if (of.own) {
       for (int i = block.thread(); i < tile_entries; i += block.threads()) {
         bool const there = of.begin + i < of.end;
@@ -178,11 +166,11 @@ struct span_kernel {
         temp_storage.position[i] = there ? of.begin + i : no_position;
       }
       for (int i = block.thread(); i < count; i += block.threads())
-        temp_storage.limit[i] = used.begin + used.row_of(task, base + i) + 1;
+        temp_storage.last[i] = used.begin + used.row(base + i).number;
     } else {
-      temp_storage.take_entries(block, task, used, about.lane, of.begin, of.end);
+      temp_storage.take_entries(block, used, of.begin, of.end);
     }
-    (of.own ? own_product : product).run(block, task, used, about.lane, temp_storage, arena, base, count);
+    (of.own ? own_product : product).run(block, lane_tile{used, temp_storage}, arena, base, count);
     block.sync();
     temp_storage.apply_cap(block, task, count);
   }
@@ -191,7 +179,7 @@ struct span_kernel {
   /// the bits of such floats are in the order of the floats, and those of a NaN are above them. In chunks of entries it
   /// adds all of them; no other block has these entries, and the same thread always has the same of a tile.
   template <class Block>
-  KVPOLICY_HD void raise(Block& block, storage const& temp_storage, int count, float* out, int begin, int end) const {
+  KVPOLICY_HD void raise(Block& block, storage& temp_storage, int count, float* out, int begin, int end) const {
     bool const in_sum = targets.chunks.size > 0;
     for (int e = block.thread(); e < tile_entries && begin + e < end; e += block.threads()) {
       float most = 0;
@@ -225,12 +213,12 @@ struct implementation<ops::span_attention_t, Backend> {
     bool const alike = spans.keys.rows == 0 || (own.rows.element == from.rows.element && mma_product::takes(own.rows));
     detail::attention_task const task = task_of(from, rows, out);
     if (alike && mma_product::takes(from.rows)) {
-      std::size_t const others = detail::span_kernel<mma_product>::storage::bytes();
+      std::size_t const others = sizeof(detail::span_kernel<mma_product>::storage);
       auto const product = mma_product::of(from.rows, rows, rows_of_block(task) * task.group,
                                            static_cast<std::size_t>(exec.config().shared_bytes) - others);
-      launch(exec, task, product, from, own, spans, how);
+      launch(exec, task, product, own, spans, how);
     } else {
-      launch(exec, task, detail::fma_product::of(from.rows, rows), from, own, spans, how);
+      launch(exec, task, detail::fma_product::of(from.rows, rows), own, spans, how);
     }
   }
 
@@ -247,13 +235,14 @@ struct implementation<ops::span_attention_t, Backend> {
     task.group = rows.heads / out.lanes.heads;
     task.scale = detail::scale_of(from.logits, from.rows.channels);
     task.soft_cap = from.logits.soft_cap;
+    task.sinks = from.logits.sinks;
     task.rows_apart = false;
     return task;
   }
 
   template <class Executor, class Product>
-  static void launch(Executor& exec, detail::attention_task const& task, Product const& product, keys const& from,
-                     row_view const& own, row_spans const& spans, span_attention_options const& how) {
+  static void launch(Executor& exec, detail::attention_task const& task, Product const& product, row_view const& own,
+                     row_spans const& spans, span_attention_options const& how) {
     Product of_rows = product;
     if (own.rows.base != nullptr) of_rows.keys = detail::reader_of(own.rows);
     if constexpr (requires { of_rows.scaled; }) of_rows.scaled = false;
@@ -261,9 +250,8 @@ struct implementation<ops::span_attention_t, Backend> {
     int const of_chunk = how.chunks.size < capacity ? how.chunks.size : capacity;
     int const at_once = of_chunk > 0 ? of_chunk : rows_of_block(task);
     int const blocks = ((of_chunk > 0 ? capacity : task.rows.rows) - 1) / at_once + 1;
-    detail::sink_of_slot const sink{from.logits.sinks, task.scores.lanes, task.group};
     detail::row_targets const targets{task.rows, spans, how.chunks};
-    detail::span_kernel<Product> const kernel{task, product, of_rows, own, targets, sink, how, at_once, blocks};
+    detail::span_kernel<Product> const kernel{task, product, of_rows, own, targets, how, at_once, blocks};
     exec.launch(launch_shape{task.scores.segments() * blocks,
                              detail::at_most<detail::tile_entries>(exec.threads().entry), kernel.shared()},
                 kernel);

@@ -21,11 +21,11 @@ struct visit_reduction {
   KVPOLICY_HD void add(lane_tile const& of, tile_part const& at, int k, entry_total&) const {
     lanes const& batch = of.task.scores.lanes;
     float const share = how.divide_by > 1 ? 1.0f / static_cast<float>(how.divide_by) : 1.0f;
-    reduce_probabilities(of, how, at, k, [&](int i, float value) {
+    reduce_probabilities(of, how.rows_maximum, at, k, [&](int i, float value) {
       if (!of.tile.sees(i, k)) return;
-      int const row = of.used.begin + of.used.row_of(of.task, at.base + i);
+      int const row = of.begin + of.row(at.base + i).number;
       visit(value * share, attention_row{row, of.task.position_of(of.lane, row)},
-            entry{of.lane, at.first + k, of.used.entries, batch.position.row(of.lane)[at.first + k], 0});
+            entry{of.lane, at.first + k, of.entries, batch.position.row(of.lane)[at.first + k], 0});
     });
   }
   KVPOLICY_HD void put(lane_tile const&, int, entry_total) const {}
@@ -45,13 +45,7 @@ struct implementation<ops::visit_attention_t, Backend> {
   static void run(Executor& exec, lanes const& batch, keys const& from, query_view const& rows,
                   visited_attention const& how, Visit const& visit) {
     if (rows.rows == 0) return;
-    detail::check_aligned("visit_attention", "keys", from.rows);
-    detail::check_aligned("visit_attention", rows);
-    score_view const scores{batch};
-    detail::mass_call const call(from, rows, ops::visit_attention_t::options(how), scores);
-    if (!call.sums_are_given()) {
-      detail::check_scratch("visit_attention", exec, detail::bytes_of_sums(call.task().group, batch));
-    }
+    detail::mass_call const call("visit_attention", from, rows, ops::visit_attention_t::options(how), {batch});
     int const most = detail::sums_storage::most_rows;
     detail::mass_launches launches(exec, call, detail::fma_product::of(from.rows, rows));
     for (int first = 0; first < call.rows(); first += most) {

@@ -25,7 +25,11 @@ struct float4_reader {
     std::byte const* const from = row + d * dim;
     if (at_once && d + 4 <= dims) {
       if (element == codec::f32) return *reinterpret_cast<four_floats const*>(from);
-      if (MayBeFp8 && is_fp8(element)) return four_fp8(from);
+      if (MayBeFp8 && is_fp8(element)) {
+        auto const raw = *reinterpret_cast<std::uint32_t const*>(from);
+        for (int i = 0; i < 4; ++i) made.of[i] = from_fp8(element, static_cast<std::uint8_t>(raw >> (8 * i)));
+        return made;
+      }
       auto const raw = *reinterpret_cast<std::uint64_t const*>(from);
       for (int i = 0; i < 4; ++i) {
         auto const one = static_cast<std::uint16_t>(raw >> (16 * i));
@@ -36,14 +40,6 @@ struct float4_reader {
     for (int i = 0; i < 4 && d + i < dims; ++i) {
       made.of[i] = MayBeFp8 ? any_element_at(element, from + i * dim) : element_at(element, from + i * dim);
     }
-    return made;
-  }
-
- private:
-  [[nodiscard]] KVPOLICY_HD four_floats four_fp8(std::byte const* from) const {
-    four_floats made{};
-    auto const raw = *reinterpret_cast<std::uint32_t const*>(from);
-    for (int i = 0; i < 4; ++i) made.of[i] = from_fp8(element, static_cast<std::uint8_t>(raw >> (8 * i)));
     return made;
   }
 };
@@ -82,8 +78,7 @@ class fma_product {
     return {reader_of(keys), reader_of(rows), keys.scales.data != nullptr};
   }
   [[nodiscard]] std::size_t bytes() const {
-    return shared_arena::bytes_of_piece<float>(chunk * tile_pitch) +
-           shared_arena::bytes_of_piece<float>(chunk * pitch) + (scaled ? attention_storage::scale_bytes() : 0);
+    return shared_arena::bytes_of_piece<float>(chunk * tile_pitch) + shared_arena::bytes_of_piece<float>(chunk * pitch);
   }
   [[nodiscard]] KVPOLICY_HD int tile() const { return tile_rows; }
   /// How many entries at either end of a tile of entries are there for their neighbours alone.
@@ -91,28 +86,23 @@ class fma_product {
 
   /// Does nothing: `run` reads the rows where they are.
   template <class Block>
-  KVPOLICY_HD void prepare(Block&, attention_task const&, used_rows const&, lane, shared_arena const&, int) const {}
+  KVPOLICY_HD void prepare(Block&, used_rows const&, shared_arena const&) const {}
 
-  /// Computes the unscaled logits of the tile's keys and `count` rows into `temp_storage.logits`. Begins with a barrier
-  /// and ends without one.
+  /// Computes the unscaled logits of the tile's keys and `count` rows into `of.tile.logits`. Begins with a barrier and
+  /// ends without one.
   template <class Block>
-  KVPOLICY_HD void run(Block& block, attention_task const&, used_rows const&, lane,
-                       attention_storage const& temp_storage, shared_arena arena, int, int count) const {
+  KVPOLICY_HD void run(Block& block, lane_tile const& of, shared_arena arena, int, int count) const {
     auto* const key = arena.take<float>(chunk * tile_pitch);
     auto* const row = arena.take<float>(chunk * pitch);
     for (int d = 0; d < keys.dims; d += chunk) {
       block.sync();
-      if (scaled) {
-        stage<true>(block, keys, temp_storage.key, tile_entries, d, key, tile_pitch, temp_storage.key_scale);
-      } else {
-        stage(block, keys, temp_storage.key, tile_entries, d, key, tile_pitch);
-      }
-      stage(block, rows, temp_storage.query, tile_rows, d, row, pitch);
+      stage(block, keys, of.tile.key, scaled ? of.tile.key_scale : nullptr, tile_entries, d, key, tile_pitch);
+      stage(block, rows, of.tile.query, nullptr, tile_rows, d, row, pitch);
       block.sync();
       for (int item = block.thread(); item < tile_entries / 4 * ((count + 3) / 4); item += block.threads()) {
         int const e = item % (tile_entries / 4) * 4;
         int const r = item / (tile_entries / 4) * 4;
-        multiply(key + e, row + r, d == 0, temp_storage.logits + r * tile_pitch + e);
+        multiply(key + e, row + r, d == 0, of.tile.logits + r * tile_pitch + e);
       }
     }
   }
@@ -121,19 +111,16 @@ class fma_product {
   static constexpr int pitch = tile_rows + 4;
 
   /// Copies dims [d, d + chunk) of `count` rows to shared memory, transposed: the rows' values of one dim are
-  /// neighbours. With `Scaled`, each row is multiplied by its `scale`.
-  template <bool Scaled = false, class Block>
-  KVPOLICY_HD static void stage(Block& block, float4_reader const& from, std::byte const* const* where, int count,
-                                int d, float* to, int to_pitch, float const* scale = nullptr) {
+  /// neighbours. Each row is multiplied by its `scale`, unless that is null.
+  template <class Block>
+  KVPOLICY_HD static void stage(Block& block, float4_reader const& from, std::byte const* const* where,
+                                float const* scale, int count, int d, float* to, int to_pitch) {
     for (int i = block.thread(); i < count * (chunk / 4); i += block.threads()) {
       int const part = i % (chunk / 4) * 4;
       int const row = i / (chunk / 4);
       four_floats const some = d + part < from.dims ? from.at(where[row], d + part) : four_floats{};
-      for (int k = 0; k < 4; ++k) {
-        float value = some.of[k];
-        if constexpr (Scaled) value *= scale[row];
-        to[(part + k) * to_pitch + row] = value;
-      }
+      float const factor = scale != nullptr ? scale[row] : 1.0f;
+      for (int k = 0; k < 4; ++k) to[(part + k) * to_pitch + row] = some.of[k] * factor;
     }
   }
 

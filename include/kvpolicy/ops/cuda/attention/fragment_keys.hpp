@@ -39,12 +39,9 @@ class fragment_entries {
   /// What keys are multiplied by before they are split: the rest of a key of 2^-9 has all its bits then, and keys up to
   /// 1,023 are within f16.
   static constexpr float prescale = splits ? 64.0f : 1.0f;
-  /// The position of an entry that takes no part. No row is so late.
-  static constexpr int no_position = 0x7FFFFFFF;
-
   /// The keys of entries 8j + g, and zeros after their last dim. Until `settle`, keys of 32 bits are as they were
   /// loaded: the first four dims of eight, then the others. After it they are their first numbers, then the rests.
-  eight_numbers key[static_cast<std::size_t>(parts)][static_cast<std::size_t>(Spans)][static_cast<std::size_t>(tiles)];
+  row_piece key[static_cast<std::size_t>(parts)][static_cast<std::size_t>(Spans)][static_cast<std::size_t>(tiles)];
   std::byte const* row;                               ///< of entry `lane`
   int position[static_cast<std::size_t>(of_thread)];  ///< of the thread's entries; no_position where one takes no part
   bool all_seen;                                      ///< every row sees all entries
@@ -63,47 +60,33 @@ class fragment_entries {
   KVPOLICY_HD void load(Block& block, row_view const& from, lane this_lane, int begin, int end) {
     int const e = begin + lane_id(block) % count;
     row = from.row(this_lane, e < end ? e : end - 1);
-    bool const whole = !splits && from.rows.channels == 32 * Spans;  // keys of 32 bits have no register to spare
-    whole ? load_keys<true>(block, 32 * Spans) : load_keys<false>(block, from.rows.channels);
-  }
-
-  /// Finds which entries take part, and makes fragments of their keys. `first` is the lowest position of a row.
-  /// Collective of the warp.
-  template <class Block>
-  KVPOLICY_HD void settle(Block& block, attention_task const& task, used_rows const& used, lane this_lane, int begin,
-                          int end, int first) {
-    int const e = begin + lane_id(block) % count;
-    int at = no_position;
-    if (e < end) {
-      int const there = task.sees_all() ? 0 : task.scores.lanes.position.row(this_lane)[e];
-      bool part = there < used.domain;
-      if (part && task.candidates()) part = task.scores.rows.row(this_lane)[e] != same_bits<float>(0xFF800000u);
-      at = part ? there : no_position;
-    }
-    all_seen = block.ballot(at <= first) == 0xFFFFFFFFu;
-    for (int i = 0; i < of_thread; ++i) position[i] = block.shuffle(at, in_warp(lane_id(block), i));
-    clear_after(lane_id(block) % 4, task.from.rows.channels);
-    if constexpr (splits) beyond = block.ballot(split_keys()) != 0;
-  }
-
- private:
-  /// `Whole`: all threads have all their dims.
-  template <bool Whole, class Block>
-  KVPOLICY_HD void load_keys(Block& block, int dims) {
+    int const dims = from.rows.channels;
     for (int j = 0; j < tiles; ++j) {
       std::byte const* const at = block.shuffle(row, lane_id(block) / 4 + 8 * j);
       for (int s = 0; s < Spans * parts; ++s) {
         int const d = first_dim(s / parts * 4 + lane_id(block) % 4, s % parts);
-        key[s % parts][s / parts][j] =
-            *reinterpret_cast<eight_numbers const*>(at + (Whole || d < dims ? d * bytes_of(Element) : 0));
+        key[s % parts][s / parts][j] = *reinterpret_cast<row_piece const*>(at + (d < dims ? d * bytes_of(Element) : 0));
       }
     }
   }
+
+  /// Finds which entries take part, and makes fragments of their keys. Collective of the warp.
+  template <class Block>
+  KVPOLICY_HD void settle(Block& block, used_rows const& used, int begin, int end) {
+    int const e = begin + lane_id(block) % count;
+    int const at = e < end ? used.position_of_entry(e) : no_position;
+    all_seen = block.ballot(at <= used.oldest) == 0xFFFFFFFFu;
+    for (int i = 0; i < of_thread; ++i) position[i] = block.shuffle(at, in_warp(lane_id(block), i));
+    clear_after(lane_id(block) % 4, used.task.from.rows.channels);
+    if constexpr (splits) beyond = block.ballot(split_keys()) != 0;
+  }
+
+ private:
   KVPOLICY_HD void clear_after(int t, int dims) {
     if (dims == 32 * Spans) return;
     for (int s = 0; s < Spans * parts; ++s) {
       if (first_dim(s / parts * 4 + t, s % parts) < dims) continue;
-      for (int j = 0; j < tiles; ++j) key[s % parts][s / parts][j] = eight_numbers{};
+      for (int j = 0; j < tiles; ++j) key[s % parts][s / parts][j] = row_piece{};
     }
   }
 
@@ -112,8 +95,8 @@ class fragment_entries {
     std::uint32_t beyond_any = 0;
     for (int s = 0; s < Spans; ++s) {
       for (int j = 0; j < tiles; ++j) {
-        eight_numbers& first = key[0][s][j];
-        eight_numbers& rest = key[parts - 1][s][j];
+        row_piece& first = key[0][s][j];
+        row_piece& rest = key[parts - 1][s][j];
         four_parts const lower = split_four<multiplied, false>(floats_of(first));
         four_parts const upper = split_four<multiplied, false>(floats_of(rest));
         beyond_any |= beyond_f16(lower.high) | beyond_f16(upper.high);
@@ -124,9 +107,9 @@ class fragment_entries {
     return beyond_any != 0;
   }
   /// Four dims of a key, scaled.
-  [[nodiscard]] KVPOLICY_HD static four_floats floats_of(eight_numbers const& raw) {
+  [[nodiscard]] KVPOLICY_HD static four_floats floats_of(row_piece const& raw) {
     four_floats made;
-    for (int i = 0; i < 4; ++i) made.of[i] = same_bits<float>(raw.of[i]) * prescale;
+    for (int i = 0; i < 4; ++i) made.of[i] = same_bits<float>(raw.word[i]) * prescale;
     return made;
   }
 };

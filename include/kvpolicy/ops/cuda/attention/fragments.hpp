@@ -94,23 +94,25 @@ class fragment_product {
   /// Packs rows [base, base + count) of a launch. Up to a multiple of 16, rows of zeros that see nothing follow. Begins
   /// and ends with a barrier.
   template <class Block, class Sums>
-  KVPOLICY_HD void take_rows(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
-                             fragment_rows const& to, int base, int count, Sums const& sums_of) const {
+  KVPOLICY_HD void take_rows(Block& block, used_rows const& used, fragment_rows const& to, int base, int count,
+                             Sums const& sums_of) const {
     int const all = (count + rows_at_once - 1) / rows_at_once * rows_at_once;
     block.sync();
     for (int i = block.thread(); i < all / rows_at_once; i += block.threads()) to.not_finite[i] = 0;
     // What a thread's last row weighs is on its way while rows are packed.
     int mine = -1;
-    seen_row now{};
+    fragment_weight now{};
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
     for (int i = block.thread(); i < all; i += block.threads()) {
       if (mine >= 0) note(now, to.weight[mine]);
       mine = i;
-      now = row_of(task, used, this_lane, base + i, i < count, sums_of);
-      to.row[i] = now.at;
-      to.weight[i].scale = task.scale * (log2_of_e / entries::prescale);
+      query_row const one = i < count ? used.row(base + i) : query_row{};
+      now.offset = i < count ? sums_of(used, one).row_max : 0.0f;
+      now.position = one.last;
+      to.row[i] = one.at;
+      to.weight[i].scale = used.task.scale * (log2_of_e / entries::prescale);
     }
     block.sync();
     copied ? copy(block, to, all) : convert(block, to, all);
@@ -147,25 +149,7 @@ class fragment_product {
     return static_cast<std::size_t>(parts()) * Spans * 64 + sizeof(fragment_weight) + sizeof(std::byte const*);
   }
 
-  /// Where a row is, the logarithm of its sum, and its position.
-  struct seen_row {
-    std::byte const* at;
-    float offset;
-    int position;
-  };
-  /// Row i of a launch, or one that sees nothing.
-  template <class Sums>
-  [[nodiscard]] KVPOLICY_HD static seen_row row_of(attention_task const& task, used_rows const& used, lane this_lane,
-                                                   int i, bool there, Sums const& sums_of) {
-    if (!there) return {nullptr, 0, -1};
-    int const head = used.head_of(task, i);
-    int const row = used.row_of(task, i);
-    int const stored = task.rows.stored(this_lane, used.begin + row);
-    int const position = task.sees_all() ? 0 : task.rows.position.row(this_lane)[stored];
-    return {task.rows.at(this_lane, this_lane.head * task.group + head, stored),
-            sums_of(task, this_lane, head, row, stored).row_max, min_op{}(position, entries::no_position - 1)};
-  }
-  KVPOLICY_HD static void note(seen_row const& of, fragment_weight& to) {
+  KVPOLICY_HD static void note(fragment_weight const& of, fragment_weight& to) {
     to.offset = of.offset;
     to.position = of.position;
   }
@@ -189,7 +173,7 @@ class fragment_product {
 #endif
       for (int j = 0; j < entries::tiles; ++j) {
         auto const half = [&](auto const& of) {
-          return fragment_16x8{{of[s / 2][j].of[s % 2 * 2], of[s / 2][j].of[s % 2 * 2 + 1]}};
+          return fragment_16x8{{of[s / 2][j].word[s % 2 * 2], of[s / 2][j].word[s % 2 * 2 + 1]}};
         };
         (block.template multiply_16x8x16<multiplied>(of_rows, half(keys), to.of[j]), ...);
       }
@@ -226,18 +210,18 @@ class fragment_product {
     for (int k = block.thread(); k < count / 2 * chunks; k += block.threads()) {
       int const c = k % chunks;
       int const i = k / (8 * chunks) * 16 + k / chunks % 8;
-      eight_numbers const lower = chunk_of(to.row, i, c);
-      eight_numbers const upper = chunk_of(to.row, i + 8, c);
+      row_piece const lower = chunk_of(to.row, i, c);
+      row_piece const upper = chunk_of(to.row, i + 8, c);
       fragment_16x16* const at = to.packed + place(i, c);
-      at[0] = {{lower.of[0], upper.of[0], lower.of[1], upper.of[1]}};
-      at[32] = {{lower.of[2], upper.of[2], lower.of[3], upper.of[3]}};
+      at[0] = {{lower.word[0], upper.word[0], lower.word[1], upper.word[1]}};
+      at[32] = {{lower.word[2], upper.word[2], lower.word[3], upper.word[3]}};
     }
   }
   /// Dims [8c, 8c + 8) of the i-th row. A load in any case, since loads under a condition would wait for one another.
-  [[nodiscard]] KVPOLICY_HD eight_numbers chunk_of(std::byte const* const* rows, int i, int c) const {
+  [[nodiscard]] KVPOLICY_HD row_piece chunk_of(std::byte const* const* rows, int i, int c) const {
     bool const has = rows[i] != nullptr && 8 * c < product.keys.dims;
-    auto numbers = *reinterpret_cast<eight_numbers const*>(has ? rows[i] + 16 * c : rows[0]);
-    for (std::uint32_t& each : numbers.of) each = has ? each : 0;
+    auto numbers = *reinterpret_cast<row_piece const*>(has ? rows[i] + 16 * c : rows[0]);
+    for (std::uint32_t& each : numbers.word) each = has ? each : 0;
     return numbers;
   }
 
@@ -253,7 +237,7 @@ class fragment_product {
 #endif
     for (int i = warp_id(block); i < count; i += block.threads() / warp_size) {
       four_floats dims = has ? product.rows.at<false>(to.row[i], first) : four_floats{};
-      bool const scales = product.split && multiplied == codec::f16;
+      bool const scales = product.split && product.keys.element != codec::bf16;
       float const prescale = scales ? mma_product::prescale_of(block, mma_product::largest_of(dims)) : 1.0f;
       for (float& each : dims.of) each *= prescale;
       four_parts const made = split_four<multiplied, true>(dims);

@@ -9,11 +9,6 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The lowest position of a launch's rows.
-[[nodiscard]] KVPOLICY_HD inline int first_position(attention_task const& task, used_rows const& used, lane this_lane) {
-  return task.sees_all() || used.count == 0 ? 0 : task.position_of(this_lane, used.begin);
-}
-
 /// Computes the statistics of one stretch of one lane, one block each, in powers of two. The entries of each 128 that a
 /// warp takes at once are a class. Each thread keeps statistics of its entries of a class, so that they do not depend
 /// on the number of warps. At the end they are combined in a fixed order.
@@ -27,7 +22,7 @@ struct fragment_sums_kernel {
   static constexpr int least_blocks = entries_at_once::splits ? 2 : 3;  // with 3, f32 would spill registers
   static constexpr int classes = tile_entries / entries_at_once::count;
 
-  [[nodiscard]] static std::size_t shared(Product const& product, sums_storage const&) {
+  [[nodiscard]] std::size_t shared() const {
     return product.bytes() + static_cast<std::size_t>(product.capacity()) * Product::statistics_bytes;
   }
 
@@ -41,14 +36,14 @@ struct fragment_sums_kernel {
     auto* const state = arena.take<two_sums>(product.capacity() / 16 * warp_size * classes);
     used_rows const used = used_rows_of(block, task, this_lane);
     ordinal_range const entries{number * to.stretch, min_op{}(number * to.stretch + to.stretch, used.entries)};
-    int const all = entries.begin < entries.end ? used.count * task.group : 0;
+    int const all = entries.begin < entries.end ? used.rows() : 0;
     running_sum* const out = to.part_of(index, number);
     for (int base = 0; base < all; base += product.capacity()) {
       int const count = min_op{}(all - base, product.capacity());
-      product.take_rows(block, task, used, this_lane, rows, base, count, no_sums{});
+      product.take_rows(block, used, rows, base, count, no_sums{});
       for (int c = warp_id(block); c < classes; c += block.threads() / warp_size) {
         auto* const mine = state + c * (product.capacity() / 16) * warp_size + lane_id(block);
-        add_class(block, used, this_lane, entries, c, rows, count, mine);
+        add_class(block, used, entries, c, rows, count, mine);
       }
       block.sync();
       for (int i = block.thread(); i < count; i += block.threads()) {
@@ -65,14 +60,13 @@ struct fragment_sums_kernel {
   };
 
   template <class Block>
-  KVPOLICY_HD void add_class(Block& block, used_rows const& used, lane this_lane, ordinal_range entries, int c,
+  KVPOLICY_HD void add_class(Block& block, used_rows const& used, ordinal_range entries, int c,
                              fragment_rows const& rows, int count, two_sums* state) const {
-    int const first = first_position(task, used, this_lane);
     for (int n = 0; 16 * n < count; ++n) state[n * warp_size] = {running_sum::nothing(), running_sum::nothing()};
     for (int e = entries.begin + c * entries_at_once::count; e < entries.end; e += tile_entries) {
       entries_at_once some;
-      some.load(block, task.from, this_lane, e, entries.end);
-      some.settle(block, task, used, this_lane, e, entries.end, first);
+      some.load(block, task.from, used.lane, e, entries.end);
+      some.settle(block, used, e, entries.end);
       for (int n = 0; 16 * n < count; ++n) {
         typename Product::logits logits = product.multiply(block, some, rows, n);
         bool const open = some.all_seen && 16 * n + 16 <= count;
@@ -127,14 +121,13 @@ struct fragment_sums_kernel {
 struct finalize_fragments {
   sums_storage of;
   int first;
-  sink_of_slot sink;
+  attention_task task;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     int const lane = static_cast<int>(i / of.slots);
     int const slot = static_cast<int>(i % of.slots);
     if (first + slot >= of.slots_of_lane) return;
-    float const sunk = sink.any() ? sink(lane, first + slot) * log2_of_e : running_sum::lowest();
+    float const sunk = task.has_sinks() ? task.sink(lane, first + slot) * log2_of_e : running_sum::lowest();
     float row_max = ::fmaxf(running_sum::lowest(), sunk);
     for (int s = 0; s < of.stretches; ++s) row_max = ::fmaxf(row_max, of.part_of(lane, s)[slot].row_max);
     float const zero = running_sum::exp_offset(row_max);
@@ -143,53 +136,35 @@ struct finalize_fragments {
       running_sum const one = of.part_of(lane, s)[slot];
       all += one.sum * power_of_two(one.row_max - zero);
     }
-    if (sink.any()) all += power_of_two(sunk - zero);
+    if (task.has_sinks()) all += power_of_two(sunk - zero);
     of.whole_of(lane)[first + slot] = {zero + ::log2f(all), 1};
   }
 };
 
-/// As known_sums, in powers of two.
-struct known_fragment_sums {
-  known_sums of;
-  KVPOLICY_HD row_sums operator()(attention_task const& task, lane this_lane, int head, int row, int stored) const {
-    row_sums found = of(task, this_lane, head, row, stored);
-    if (of.given) found.row_max *= log2_of_e;
-    return found;
-  }
-};
-
-/// One block for each piece of a segment, which handles lane after lane. Each warp takes some entries at a time.
+/// Each warp takes some entries at a time. Pieces have a multiple of 32.
 ///
 /// Loads that do not depend on each other are under way together: a block asks for a fault and for the count of a lane
 /// at the same time, and loads its first keys before it packs rows. With a fault it reads no keys, because tables of
 /// slots may be what is wrong.
 template <class Product>
-struct fragment_mass_kernel {
+struct fragment_mass_kernel : mass_pieces {
   using entries_at_once = typename Product::entries;
 
-  attention_task task;
   Product product;
-  known_sums sums;
-  mass_reduction how;
-  device_error faults;
-  int pieces;
-  int entries;  ///< entries of a piece, a multiple of 32
 
   static constexpr int least_blocks = entries_at_once::splits ? 2 : 3;  // with 3, f32 would spill registers
 
-  [[nodiscard]] static std::size_t shared(Product const& product) { return product.bytes(); }
+  [[nodiscard]] std::size_t shared() const { return product.bytes(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     std::uint64_t const fault = *faults.data;
-    score_view const& out = task.scores;
-    int const segment = block.index() / pieces;
-    int const begin = block.index() % pieces * entries;
-    int const together = out.lanes.size() / out.segments();
-    int const first = first_lane(out.lanes, out.decides, segment);
-    for (int i = 0; i < together; ++i) add_lane(block, out.lanes.at(first + i), i, begin, fault, out.row(segment));
+    lanes const& batch = task.scores.lanes;
+    piece const at = of(block.index());
+    int const count = batch.committed(batch.at(at.first));
     if (fault != device_error::nothing) return;
-    how.finish(block, task, out.row(segment), begin, begin + entries, out.lanes.committed(out.lanes.at(first)));
+    for (int i = 0; i < at.together; ++i) add_lane(block, batch.at(at.first + i), i, at.begin, at.out);
+    finish(block, at, count);
   }
 
  private:
@@ -200,31 +175,28 @@ struct fragment_mass_kernel {
 
   /// Adds the masses of the i-th lane of the segment. The entries of a warp are loaded once for all rows.
   template <class Block>
-  KVPOLICY_HD void add_lane(Block& block, lane this_lane, int i, int begin, std::uint64_t fault, float* out) const {
+  KVPOLICY_HD void add_lane(Block& block, lane this_lane, int i, int begin, float* out) const {
     shared_arena arena(block);
     fragment_rows const rows = product.rows_in(arena);
     int const end = min_op{}(begin + entries, task.scores.lanes.committed(this_lane));
-    if (fault != device_error::nothing) return;
     int const step = block.threads() / warp_size * entries_at_once::count;
-    int mine = begin + warp_id(block) * entries_at_once::count;
     entries_at_once some;
-    if (mine < end) some.load(block, task.from, this_lane, mine, end);
-    used_rows const used = used_rows_of(block, task, this_lane);
-    int const first = first_position(task, used, this_lane);
-    int const all = used.count * task.group;
-    bool const once = all <= product.capacity();
-    known_fragment_sums const weights{sums};
-    for (int e = begin; e < end; e += step, mine += step) {
+    found_rows found;
+    for (int e = begin; e < end; e += step) {
+      int const mine = e + warp_id(block) * entries_at_once::count;
+      if (mine < end) some.load(block, task.from, this_lane, mine, end);
+      if (e == begin) found = used_rows_of(block, task, this_lane);
+      used_rows const used{found, task, this_lane};
       masses_of_thread total{};
-      for (int base = 0; base < all; base += product.capacity()) {
-        int const count = min_op{}(all - base, product.capacity());
-        if (!once || e == begin) product.take_rows(block, task, used, this_lane, rows, base, count, weights);
+      for (int base = 0; base < used.rows(); base += product.capacity()) {
+        int const count = min_op{}(used.rows() - base, product.capacity());
+        bool const packed = e > begin && used.rows() <= product.capacity();
+        if (!packed) product.take_rows(block, used, rows, base, count, sums);
         if (mine >= end) continue;
-        if (base == 0) some.settle(block, task, used, this_lane, mine, end, first);
+        if (base == 0) some.settle(block, used, mine, end);
         add_rows(block, some, rows, count, total);
       }
       if (mine < end) put(block, used, i, mine, end, total, out);
-      if (mine + step < end) some.load(block, task.from, this_lane, mine + step, end);
     }
   }
 
@@ -261,7 +233,7 @@ struct fragment_mass_kernel {
     for (float& each : total.of) each = block.shuffle(each, id % 8 * 4 + id / 8);
     float const mass = block.template reduce_warp_batched<8>(total.of, plus_op{});
     int const at = begin + entries_at_once::in_warp(id / 8, id % 8);
-    if (id % 8 < entries_at_once::of_thread && at < end) how.put(mass, task, used, i, out[at]);
+    if (id % 8 < entries_at_once::of_thread && at < end) how.put(mass, used, i, out[at]);
   }
 };
 

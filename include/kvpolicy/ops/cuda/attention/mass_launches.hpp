@@ -17,8 +17,12 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// The arguments of one call, and what follows from them on the host.
 class mass_call {
  public:
-  mass_call(keys const& from, query_view const& rows, attention_mass_options const& how, score_view const& out)
-      : how_(how) {
+  /// `name`: of the verb that is called. Refuses keys and rows that a device cannot read.
+  mass_call(char const* name, keys const& from, query_view const& rows, attention_mass_options const& how,
+            score_view const& out)
+      : name_(name), how_(how) {
+    check_aligned(name, "keys", from.rows);
+    if (rows.rows > 0) check_aligned(name, rows);
     task_.from = from;
     task_.rows = rows;
     task_.scores = out;
@@ -26,26 +30,22 @@ class mass_call {
     task_.group = rows.rows > 0 ? rows.heads / out.lanes.heads : 1;
     task_.scale = scale_of(from.logits, from.rows.channels);
     task_.soft_cap = from.logits.soft_cap;
-    sinks_ = from.logits.sinks;
+    task_.sinks = from.logits.sinks;
     task_.used = how.used();
     task_.weight = how.weight;
     task_.only_last = how.rows == reduction::last;
     task_.on_logits = how.order == reduction_order::group_on_logits && task_.group > 1;
+    task_.group_maximum = how.group == reduction::max;
+    if (task_.on_logits && how.group == reduction::mean) task_.logit_weight = 1.0f / static_cast<float>(task_.group);
     task_.rows_apart = how.order == reduction_order::rows_then_group || task_.group == 1;
     bool const whole_domain = how.domain == key_domain::all || (how.domain == key_domain::past && task_.sees_all());
     given_ = rows.lse.data != nullptr && whole_domain && !task_.on_logits;
   }
 
+  [[nodiscard]] char const* name() const { return name_; }
   [[nodiscard]] attention_task const& task() const { return task_; }
   [[nodiscard]] bool sums_are_given() const { return given_; }
   [[nodiscard]] bool heads_first() const { return how_.order == reduction_order::all_heads_then_rows; }
-  [[nodiscard]] bool group_maximum() const { return how_.group == reduction::max; }
-  [[nodiscard]] sink_of_slot sink() const {
-    return {sinks_, task_.scores.lanes, task_.group, task_.on_logits, group_maximum(), logit_weight()};
-  }
-  [[nodiscard]] float logit_weight() const {
-    return task_.on_logits && how_.group == reduction::mean ? 1.0f / static_cast<float>(task_.group) : 1.0f;
-  }
 
   /// The most rows of a query head that can be used.
   [[nodiscard]] int rows() const {
@@ -68,8 +68,6 @@ class mass_call {
     int const together = task_.scores.lanes.size() / task_.scores.segments();
     bool const mean_of_group = how_.group == reduction::mean && !task_.on_logits;
     return {.rows_maximum = how_.rows == reduction::max,
-            .group_maximum = group_maximum(),
-            .logit_weight = logit_weight(),
             .mean_rows = how_.rows == reduction::mean,
             .divide_by = mean_of_group ? task_.group : 1,
             .lanes_maximum = how_.lanes == reduction::max,
@@ -79,34 +77,32 @@ class mass_call {
 
   /// True if rows may be split into several launches that add to the same masses.
   [[nodiscard]] bool is_additive() const {
-    bool const group = task_.on_logits || task_.group == 1 || !group_maximum() || !task_.rows_apart;
+    bool const group = task_.on_logits || task_.group == 1 || !task_.group_maximum || !task_.rows_apart;
     if (heads_first()) return true;  // the rows of a launch are complete
     bool const lanes = task_.scores.lanes.size() == task_.scores.segments() || how_.lanes != reduction::max;
     return how_.rows != reduction::max && group && lanes;
   }
   /// True if the mass of an entry is a plain sum of probabilities, which fragment kernels add up in registers.
   [[nodiscard]] bool is_plain_sum() const {
-    bool const group = task_.group == 1 || (!group_maximum() && !task_.on_logits);
+    bool const group = task_.group == 1 || (!task_.group_maximum && !task_.on_logits);
     return how_.rows != reduction::max && group && !(task_.soft_cap > 0) && how_.weight.is_one();
   }
   /// For a call that does not add rows up.
-  void check_rows_at_once(char const* name) const {
-    expects(rows() <= sums_storage::most_rows, name, "queries.rows", rows(),
+  void check_rows_at_once() const {
+    expects(rows() <= sums_storage::most_rows, name_, "queries.rows", rows(),
             [] { return "a device takes " + std::to_string(sums_storage::most_rows) + " rows at once"; });
   }
   void check_rows() const {
-    expects(
-        given_ || rows() <= sums_storage::most_rows || is_additive(), "compute_attention_mass", "queries.rows", rows(),
-        [] {
-          return "a device takes " + std::to_string(sums_storage::most_rows) +
-                 " rows at once, of more it can add masses up and nothing else, unless their log-sum-exps are given";
-        });
+    expects(given_ || rows() <= sums_storage::most_rows || is_additive(), name_, "queries.rows", rows(), [] {
+      return "a device takes " + std::to_string(sums_storage::most_rows) +
+             " rows at once, of more it can add masses up and nothing else, unless their log-sum-exps are given";
+    });
   }
 
  private:
+  char const* name_;
   attention_task task_;
   attention_mass_options how_;
-  sink_logits sinks_{};
   bool given_ = false;
 };
 
@@ -143,30 +139,28 @@ class mass_launches {
         call_(call),
         product_(product),
         scores_(call.task().scores),
-        storage_(call.task().group, scores_.lanes.capacity, scores_.lanes.size(), exec.scratch()) {}
-
-  void run() {
-    if (call_.sums_are_given() || call_.rows() == 0) return masses(0, std::numeric_limits<int>::max());
-    for (int first = 0; first < call_.rows(); first += sums_storage::most_rows) {
-      sums(first);
-      masses(first, sums_storage::most_rows);
-    }
+        storage_(call.task().group, scores_.lanes.capacity, scores_.lanes.size(), exec.scratch()) {
+    if (computes_sums()) check_scratch(call.name(), exec, storage_.bytes(scores_.lanes.size()));
   }
 
-  /// The same where all heads of a segment come before rows. A launch folds its rows into those before.
-  void run_heads_first() {
-    int const most = sums_storage::most_rows;
+  void run() { run_with<typename mass_kernels<Product>::masses>(); }
+  /// `Masses`: the kernel of masses. With that of all heads before rows, a launch folds its rows into those before.
+  template <class Masses>
+  void run_with() {
+    bool const heads = call_.heads_first();
+    int const most = computes_sums() || heads ? sums_storage::most_rows : std::numeric_limits<int>::max();
     for (int first = 0; first == 0 || first < call_.rows(); first += most) {
-      if (!call_.sums_are_given() && call_.rows() > 0) sums(first);
-      auto const kernel =
-          kernel_of<heads_kernel<Product>>(call_.part(first, most, false), call_.reduction_of(first > 0));
-      launch_unless_fault(exec_, shape_of(kernel), kernel);
+      if (computes_sums()) sums(first);
+      masses<Masses>(call_.part(first, most, call_.task().rows_apart && !heads),
+                     call_.reduction_of(first > 0, heads || first + most >= call_.rows()));
     }
   }
 
   [[nodiscard]] auto const& storage() const { return storage_; }
   /// What is known of rows once their statistics are launched.
-  [[nodiscard]] known_sums known() const { return {call_.sums_are_given(), storage_}; }
+  [[nodiscard]] known_sums known() const {
+    return {call_.sums_are_given(), mass_kernels<Product>::packs ? log2_of_e : 1.0f, storage_};
+  }
 
   /// Launches another reduction of a part of the rows.
   template <class Reduction>
@@ -176,24 +170,21 @@ class mass_launches {
 
   /// Launches the statistics of up to most_rows rows.
   void sums(int first) {
-    int const most = call_.rows() - first < sums_storage::most_rows ? call_.rows() - first : sums_storage::most_rows;
+    int const most = min_op{}(call_.rows() - first, sums_storage::most_rows);
     int const at_once = storage_.rows_of_launch(call_.task().group);
     int const blocks = scores_.lanes.size() * storage_.stretches;
     for (int row = 0; row < most; row += at_once) {
-      typename mass_kernels<Product>::sums kernel{
-          call_.part(first + row, at_once < most - row ? at_once : most - row, false), product_, storage_};
-      if constexpr (requires { kernel.group_maximum; }) {
-        kernel.group_maximum = call_.group_maximum();
-        kernel.logit_weight = call_.logit_weight();
-      }
-      launch_unless_fault(exec_, launch_shape{blocks, threads(), kernel.shared(product_, storage_)}, kernel);
+      typename mass_kernels<Product>::sums const kernel{call_.part(first + row, min_op{}(at_once, most - row), false),
+                                                        product_, storage_};
+      launch_unless_fault(exec_, launch_shape{blocks, threads(), kernel.shared()}, kernel);
       int const slot = row * (call_.task().on_logits ? 1 : call_.task().group);
       launch_each(exec_, std::int64_t{scores_.lanes.size()} * storage_.slots,
-                  typename mass_kernels<Product>::finalize{storage_, slot, call_.sink()});
+                  typename mass_kernels<Product>::finalize{storage_, slot, call_.task()});
     }
   }
 
  private:
+  [[nodiscard]] bool computes_sums() const { return !call_.sums_are_given() && call_.rows() > 0; }
   [[nodiscard]] auto threads() const { return at_most<tile_entries>(exec_.threads().entry); }
 
   /// The entries of a block: fewer where longer pieces would leave multiprocessors idle.
@@ -205,20 +196,12 @@ class mass_launches {
     return tiles * tile_entries;
   }
 
-  void masses(int first, int most) {
-    auto const kernel = kernel_of<typename mass_kernels<Product>::masses>(
-        call_.part(first, most, call_.task().rows_apart), call_.reduction_of(first > 0, first + most >= call_.rows()));
-    exec_.launch(shape_of(kernel), kernel);
-  }
   template <class Kernel>
-  [[nodiscard]] Kernel kernel_of(attention_task const& part, mass_reduction const& how) const {
+  void masses(attention_task const& part, mass_reduction const& how) {
     int const entries = entries_of_piece();
     int const pieces = (scores_.lanes.capacity + entries - 1) / entries;
-    return {part, product_, known(), how, exec_.faults(), pieces, entries};
-  }
-  template <class Kernel>
-  [[nodiscard]] auto shape_of(Kernel const& kernel) const {
-    return launch_shape{scores_.segments() * kernel.pieces, threads(), kernel.shared(product_)};
+    Kernel const kernel{{part, known(), how, exec_.faults(), pieces, entries}, product_};
+    exec_.launch(launch_shape{scores_.segments() * pieces, threads(), kernel.shared()}, kernel);
   }
 
   /// As entries_of_piece, for blocks that pack all rows first. A block has some `most` entries, and the blocks fill

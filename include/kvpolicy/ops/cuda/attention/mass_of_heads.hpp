@@ -6,61 +6,46 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// One block for each piece of a segment. It handles tile after tile of entries, a few rows of all lanes at a time; the
-/// same thread always has the same entries. The heads of a row are neighbours in `task`, and `how` adds to the masses
-/// of a launch before if it accumulates.
+/// A block handles tile after tile of entries, a few rows of all lanes at a time; the same thread always has the same
+/// entries. Pieces have a multiple of tile_entries. The heads of a row are neighbours in `task`, and `how` adds to the
+/// masses of a launch before if it accumulates.
 template <class Product>
-struct heads_kernel {
+struct heads_kernel : mass_pieces {
   static constexpr int most_rows = 8;  ///< of which the heads are reduced at a time
 
-  attention_task task;
   Product product;
-  known_sums sums;
-  mass_reduction how;
-  device_error faults;
-  int pieces;
-  int entries;  ///< entries of a piece, a multiple of tile_entries
 
-  [[nodiscard]] static std::size_t shared(Product const& product) {
-    return attention_storage::bytes() + shared_arena::bytes_of_piece<float>(most_rows * tile_entries) +
-           shared_arena::bytes_of_piece<float>(tile_entries) + product.bytes();
-  }
+  [[nodiscard]] std::size_t shared() const { return sizeof(storage) + product.bytes(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    score_view const& out = task.scores;
-    int const segment = block.index() / pieces, begin = block.index() % pieces * entries;
-    int const together = out.lanes.size() / out.segments();
-    int const first = first_lane(out.lanes, out.decides, segment);
+    if (faults.raised()) return;
+    lanes const& batch = task.scores.lanes;
+    piece const at = of(block.index());
     shared_arena arena(block);
-    storage const tile(arena, task.scaled());
-    used_rows const used = used_rows_of(block, task, out.lanes.at(first));
-    int const end = begin + entries < used.entries ? begin + entries : used.entries;
-    for (int e = begin; e < end; e += tile_entries) {
+    storage& tile = *arena.take<storage>(1);
+    used_rows const used = used_rows_of(block, task, batch.at(at.first));
+    int const end = min_op{}(at.begin + entries, used.entries);
+    for (int e = at.begin; e < end; e += tile_entries) {
       for (int k = block.thread(); k < tile_entries; k += block.threads()) tile.total[k] = 0;
       for (int row = 0; row < used.count; row += rows_at_once()) {
-        int const rows = used.count - row < rows_at_once() ? used.count - row : rows_at_once();
-        for (int i = 0; i < together; ++i)
-          add_lane(block, arena, tile, out.lanes.at(first + i), {e, end, row, rows, used.all}, i);
+        int const rows = min_op{}(used.count - row, rows_at_once());
+        for (int i = 0; i < at.together; ++i)
+          add_lane(block, arena, tile, batch.at(at.first + i), {e, end, row, rows, used.all}, i);
         for (int k = block.thread(); k < tile_entries; k += block.threads()) {
           for (int r = 0; r < rows; ++r)
             fold_into(tile.total[k], tile.heads[r * tile_entries + k], how.rows_maximum, false);
         }
       }
       for (int k = block.thread(); k < tile_entries && e + k < end; k += block.threads())
-        put(tile.total[k], used, together, out.row(segment)[e + k]);
+        put(tile.total[k], used, at.together, at.out[e + k]);
     }
   }
 
  private:
   struct storage : attention_storage {
-    float* heads;  ///< [most_rows][tile_entries]: rows of which some lanes are reduced
-    float* total;  ///< [tile_entries]: the rows before
-
-    KVPOLICY_HD storage(shared_arena& arena, bool scaled)
-        : attention_storage(arena, scaled),
-          heads(arena.take<float>(most_rows * tile_entries)),
-          total(arena.take<float>(tile_entries)) {}
+    float heads[most_rows * tile_entries];  ///< rows of which some lanes are reduced
+    float total[tile_entries];              ///< the rows before
   };
   struct part {
     int begin, end;  ///< entries
@@ -75,23 +60,22 @@ struct heads_kernel {
 
   /// Reduces the heads of a lane, the i-th of its segment, with those of the lanes before.
   template <class Block>
-  KVPOLICY_HD void add_lane(Block& block, shared_arena const& arena, storage const& tile, lane one, part const& of,
+  KVPOLICY_HD void add_lane(Block& block, shared_arena const& arena, storage& tile, lane one, part const& of,
                             int i) const {
-    used_rows const used = used_rows_of(block, task, one);
-    if (block.thread() == 0 && used.all != of.all) {
-      report_fault(block, faults, fault::mass_rows, task.scores.lanes.index(one), used.all);
+    lane_product<Product> const rows{{used_rows_of(block, task, one), tile}, product, arena};
+    if (block.thread() == 0 && rows.all != of.all) {
+      report_fault(block, faults, fault::mass_rows, task.scores.lanes.index(one), rows.all);
     }
-    lane_product<Product> const rows{{task, tile, one, used}, product, arena};
     block.sync();
-    product.prepare(block, task, used, one, arena, rows.rows());
-    tile.take_entries(block, task, used, one, of.begin, of.end);
+    product.prepare(block, rows, arena);
+    tile.take_entries(block, rows, of.begin, of.end);
     int const last = (of.row + of.rows) * task.group;
     rows.each_tile(block, of.row * task.group, last, sums, [&](int base, int count) {
       for (int e = block.thread(); e < tile_entries; e += block.threads()) {
         for (int k = 0; k < count; ++k) {
           int const row = (base + k) / task.group - of.row;
           bool const is_first = i == 0 && (base + k) % task.group == 0;
-          fold_into(tile.heads[row * tile_entries + e], tile.probability(k, e), how.group_maximum, is_first);
+          fold_into(tile.heads[row * tile_entries + e], tile.probability(k, e), task.group_maximum, is_first);
         }
       }
     });

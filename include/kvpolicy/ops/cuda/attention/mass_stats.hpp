@@ -101,30 +101,41 @@ KVPOLICY_HD void add_rows(Block& block, attention_storage const& tile, int count
     add_row(block, tile, tile.logits + i * tile_pitch, i, tile.scale[i], sums + i);
 }
 
-/// Computes the statistics of one stretch of one lane by one block. add(lane, part, sums) adds the rows of a tile to
-/// those of the launch.
+/// Adds the rows of tiles to the statistics of a launch: add(tile, part, sums).
+template <class Part, class Add>
+struct sums_reduction {
+  struct entry_total {};
+
+  Part* parts;
+  Add const& add_rows;
+  no_sums sums{};
+
+  template <class Block>
+  KVPOLICY_HD void prepare(Block&, lane_tile const& of, tile_part const& at) const {
+    add_rows(of, at, parts);
+  }
+  KVPOLICY_HD void add(lane_tile const&, tile_part const&, int, entry_total) const {}
+  KVPOLICY_HD void put(lane_tile const&, int, entry_total) const {}
+};
+
+/// Computes the statistics of one stretch of one lane by one block.
 template <class Block, class Product, class Part, class Whole, class Add>
 KVPOLICY_HD void sum_stretch(Block& block, attention_task const& task, Product const& product,
                              storage_of_rows<Part, Whole> const& to, Add const& add) {
   int const index = block.index() / to.stretches, number = block.index() % to.stretches;
-  lane const one = task.scores.lanes.at(index);
   shared_arena arena(block);
-  attention_storage const tile(arena, task.scaled());
   auto* const sums = arena.template take<Part>(to.slots);
   for (int i = block.thread(); i < to.slots; i += block.threads()) sums[i] = Part::nothing();
-  lane_product<Product> const of{{task, tile, one, used_rows_of(block, task, one)}, product, arena};
-  int const begin = number * to.stretch;
-  int const end = begin + to.stretch < of.used.entries ? begin + to.stretch : of.used.entries;
-  of.each_tile_of(
-      block, begin, end, no_sums{}, [](tile_part const&) {}, [&](tile_part const& at) { add(of, at, sums); },
-      [](tile_part const&) {});
+  reduce_piece(block, task, product, task.scores.lanes.at(index), number * to.stretch, to.stretch,
+               sums_reduction<Part, Add>{sums, add}, arena);
   block.sync();
   for (int i = block.thread(); i < to.slots; i += block.threads()) to.part_of(index, number)[i] = sums[i];
 }
 /// The shared memory that it takes.
 template <class Product, class Part, class Whole>
 [[nodiscard]] std::size_t shared_of_stretch(Product const& product, storage_of_rows<Part, Whole> const& to) {
-  return attention_storage::bytes() + shared_arena::bytes_of_piece<Part>(to.slots) + product.bytes();
+  return shared_of_reduction<sums_reduction<Part, no_sums>>() + shared_arena::bytes_of_piece<Part>(to.slots) +
+         product.bytes();
 }
 
 /// One block for each stretch of a lane. The heads of a row are neighbours in `task`.
@@ -134,9 +145,7 @@ struct sums_kernel {
   Product product;
   sums_storage to;
 
-  [[nodiscard]] static std::size_t shared(Product const& product, sums_storage const& to) {
-    return shared_of_stretch(product, to);
-  }
+  [[nodiscard]] std::size_t shared() const { return shared_of_stretch(product, to); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -153,7 +162,7 @@ struct sums_kernel {
     for (int e = block.thread(); e < tile_entries; e += block.threads()) {
       float* to_row = of.tile.logits + e;
       of.reduce_series(
-          at, e, group_maximum, [&](int i) { return of.tile.logit(i, e) * logit_weight; },
+          at, e, task.group_maximum, [&](int i) { return of.tile.logit(i, e) * task.logit_weight; },
           [&](int, float inner) {
             *to_row = inner;
             to_row += tile_pitch;
@@ -166,33 +175,6 @@ struct sums_kernel {
       add_row(block, of.tile, of.tile.logits + k * tile_pitch, i, 1.0f, sums + (at.base + i) / task.group);
     }
   }
-
- public:
-  bool group_maximum = false;
-  float logit_weight = 1;  ///< 1 / group for a mean of the group's logits, else 1
-};
-
-/// The sink logits of the slots of lanes. Where a slot is a row of the whole group, the group's sinks are reduced as
-/// its logits are.
-struct sink_of_slot {
-  sink_logits sinks{};  ///< null: there are none
-  lanes batch{};
-  int group = 1;
-  bool on_logits = false;
-  bool group_maximum = false;
-  float logit_weight = 1;
-
-  [[nodiscard]] KVPOLICY_HD bool any() const { return sinks.data != nullptr; }
-  [[nodiscard]] KVPOLICY_HD float operator()(int lane_index, int slot) const {
-    lane const one = batch.at(lane_index);
-    if (!on_logits) return sinks.at(one.layer, one.head * group + slot % group);
-    float all = 0;
-    for (int h = 0; h < group; ++h) {
-      float const sink = sinks.at(one.layer, one.head * group + h);
-      fold_into(all, group_maximum ? sink : sink * logit_weight, group_maximum, h == 0);
-    }
-    return all;
-  }
 };
 
 /// Combines the statistics of the stretches of a slot, in their order, and its sink, one thread for each slot. `first`
@@ -201,16 +183,15 @@ template <class Storage>
 struct finalize_body {
   Storage of;
   int first;
-  sink_of_slot sink;
+  attention_task task;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     int const lane = static_cast<int>(i / of.slots);
     int const slot = static_cast<int>(i % of.slots);
     if (first + slot >= of.slots_of_lane) return;
     auto all = of.part_of(lane, 0)[slot];
     for (int s = 1; s < of.stretches; ++s) all = all.with(of.part_of(lane, s)[slot]);
-    if (sink.any()) all = all.with(all.of_sink(sink(lane, first + slot)));
+    if (task.has_sinks()) all = all.with(all.of_sink(task.sink(lane, first + slot)));
     of.whole_of(lane)[first + slot] = all.finished();
   }
 };

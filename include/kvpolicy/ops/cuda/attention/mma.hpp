@@ -50,31 +50,27 @@ class mma_product {
 
   /// Packs all rows of the launch before the first tile of entries, if they fit in shared memory.
   template <class Block>
-  KVPOLICY_HD void prepare(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
-                           shared_arena const& arena, int count) const {
-    if (count <= rows_in_shared) pack(block, task, used, this_lane, arena, 0, count);
+  KVPOLICY_HD void prepare(Block& block, used_rows const& used, shared_arena arena) const {
+    if (used.rows() <= rows_in_shared) pack(block, used, rows_in(arena), 0, used.rows());
   }
 
-  /// Computes the unscaled logits of the tile's keys and of `count` rows from `base` on into `temp_storage.logits`.
-  /// Begins with a barrier and ends without one.
+  /// Computes the unscaled logits of the tile's keys and of `count` rows from `base` on into `of.tile.logits`. Begins
+  /// with a barrier and ends without one.
   template <class Block>
-  KVPOLICY_HD void run(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
-                       attention_storage const& temp_storage, shared_arena arena, int base, int count) const {
-    bool const all_in_shared = used.count * task.group <= rows_in_shared;
+  KVPOLICY_HD void run(Block& block, lane_tile const& of, shared_arena arena, int base, int count) const {
+    packed_rows packed = rows_in(arena);
     block.sync();
-    if (!all_in_shared) {
-      pack(block, task, used, this_lane, arena, base, count);
+    if (of.rows() > rows_in_shared) {
+      pack(block, of, packed, base, count);
       block.sync();
-    }
-    auto const* const packed = arena.template take<eight_numbers>(rows_in_shared * spans() * 4 * (split ? 2 : 1));
-    auto const* const factor = arena.template take<float>(rows_in_shared);
-    int const first = all_in_shared ? base : 0;
-    for (int i = block.thread(); i < count; i += block.threads())
-      temp_storage.scale[i] = task.scale * factor[first + i];
-    if (keys.element == codec::bf16) {
-      multiply_all<codec::bf16>(block, temp_storage, packed, factor + first, first, count);
     } else {
-      multiply_all<codec::f16>(block, temp_storage, packed, factor + first, first, count);
+      packed = {packed.dims + place(base, 0), packed.factor + base};
+    }
+    for (int i = block.thread(); i < count; i += block.threads()) of.tile.scale[i] = of.task.scale * packed.factor[i];
+    if (keys.element == codec::bf16) {
+      multiply_all<codec::bf16>(block, of.tile, packed, count);
+    } else {
+      multiply_all<codec::f16>(block, of.tile, packed, count);
     }
   }
 
@@ -93,6 +89,17 @@ class mma_product {
   }
 
  private:
+  /// Rows in shared memory as fragments, and what makes up for the powers of two that they are multiplied by.
+  struct packed_rows {
+    row_piece* dims;
+    float* factor;
+  };
+  [[nodiscard]] KVPOLICY_HD packed_rows rows_in(shared_arena& arena) const {
+    auto* const dims = arena.take<row_piece>(rests() * (split ? 2 : 1));
+    return {dims, arena.take<float>(rows_in_shared)};
+  }
+  /// Where the second numbers of split rows begin.
+  [[nodiscard]] KVPOLICY_HD int rests() const { return rows_in_shared * spans() * 4; }
   /// How many spans of 32 dims a row has.
   [[nodiscard]] KVPOLICY_HD int spans() const { return (keys.dims + 31) / 32; }
   [[nodiscard]] std::size_t row_bytes() const { return static_cast<std::size_t>(spans()) * (split ? 128 : 64); }
@@ -103,12 +110,9 @@ class mma_product {
   /// Packs rows [base, base + count) of a launch as fragments, one warp for each row. Rows behind them, up to a
   /// multiple of 8, are zeros.
   template <class Block>
-  KVPOLICY_HD void pack(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
-                        shared_arena arena, int base, int count) const {
-    auto* const packed = arena.template take<eight_numbers>(rows_in_shared * spans() * 4 * (split ? 2 : 1));
-    auto* const factor = arena.template take<float>(rows_in_shared);
+  KVPOLICY_HD void pack(Block& block, used_rows const& used, packed_rows const& to, int base, int count) const {
     for (int i = warp_id(block); i < (count + 7) / 8 * 8; i += block.threads() / warp_size) {
-      std::byte const* const row = i < count ? used.query_at(task, this_lane, base + i) : nullptr;
+      std::byte const* const row = i < count ? used.row(base + i).at : nullptr;
       float prescale = 1;
       if (split && keys.element == codec::f16) prescale = prescale_of(block, largest_of_row(block, row));
       for (int c = lane_id(block); c < 8 * spans(); c += warp_size) {
@@ -116,15 +120,14 @@ class mma_product {
         for (float& each : dims.of) each *= prescale;
         four_parts const made =
             keys.element == codec::bf16 ? split_four<codec::bf16, true>(dims) : split_four<codec::f16, true>(dims);
-        put_dims(made.high, c, packed[place(i, c / 2)]);
-        if (split) put_dims(made.rest, c, packed[rows_in_shared * spans() * 4 + place(i, c / 2)]);
+        row_piece* const at = to.dims + place(i, c / 2);
+        for (int k = 0; k < 2; ++k) {
+          at->word[c % 2 * 2 + k] = made.high.of[k];
+          if (split) at[rests()].word[c % 2 * 2 + k] = made.rest.of[k];
+        }
       }
-      if (lane_id(block) == 0) factor[i] = 1.0f / prescale;
+      if (lane_id(block) == 0) to.factor[i] = 1.0f / prescale;
     }
-  }
-  /// Puts four dims into their half of eight.
-  KVPOLICY_HD static void put_dims(two_pairs const& dims, int c, eight_numbers& to) {
-    for (int k = 0; k < 2; ++k) to.of[c % 2 * 2 + k] = dims.of[k];
   }
   template <class Block>
   [[nodiscard]] KVPOLICY_HD unsigned largest_of_row(Block& block, std::byte const* row) const {
@@ -138,12 +141,11 @@ class mma_product {
   /// Computes all logits of the tile; a warp takes 32 entries at a time. The loops are unrolled so that the sums stay
   /// in registers.
   template <codec Element, class Block>
-  KVPOLICY_HD void multiply_all(Block& block, attention_storage const& temp_storage, eight_numbers const* packed,
-                                float const* factor, int first, int count) const {
+  KVPOLICY_HD void multiply_all(Block& block, attention_storage& tile, packed_rows const& packed, int count) const {
     for (int m = warp_id(block) * 32; m < tile_entries; m += block.threads()) {
       fragment_of_floats sum[2][tile_rows / 8] = {};
       bool numbers = true;
-      multiply<Element>(block, temp_storage, packed + place(first, 0), (count + 7) / 8, m, sum);
+      multiply<Element>(block, tile, packed.dims, (count + 7) / 8, m, sum);
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
@@ -152,28 +154,28 @@ class mma_product {
 #pragma unroll
 #endif
         for (int n = 0; n < tile_rows / 8; ++n) {
-          if (n * 8 < count) numbers = put(block, temp_storage, m + 16 * half, 8 * n, sum[half][n]) && numbers;
+          if (n * 8 < count) numbers = put(block, tile, m + 16 * half, 8 * n, sum[half][n]) && numbers;
         }
       }
-      if (!numbers) recompute_nan(block, temp_storage, factor, m, count);
+      if (!numbers) recompute_nan(block, tile, packed.factor, m, count);
     }
   }
 
   /// Multiplies entries [m, m + 32) by `blocks` groups of eight rows.
   template <codec Element, class Block>
-  KVPOLICY_HD void multiply(Block& block, attention_storage const& temp_storage, eight_numbers const* packed,
-                            int blocks, int m, fragment_of_floats (&sum)[2][tile_rows / 8]) const {
+  KVPOLICY_HD void multiply(Block& block, attention_storage const& tile, row_piece const* packed, int blocks, int m,
+                            fragment_of_floats (&sum)[2][tile_rows / 8]) const {
     int const t = lane_id(block) % 4;
     std::byte const* from[4];
     for (int i = 0; i < 4; ++i) {
-      std::byte const* const row = temp_storage.key[m + 8 * i + lane_id(block) / 4];
-      from[i] = row != nullptr ? row : temp_storage.key[0];  // loads under a condition would wait for one another
+      std::byte const* const row = tile.key[m + 8 * i + lane_id(block) / 4];
+      from[i] = row != nullptr ? row : tile.key[0];  // loads under a condition would wait for one another
     }
     for (int s = 0; s < spans(); ++s) {
-      eight_numbers key[4];
+      row_piece key[4];
       bool const has = 8 * (4 * s + t) < keys.dims;
       for (int i = 0; i < 4; ++i) {
-        key[i] = *reinterpret_cast<eight_numbers const*>(from[i] + (has ? 16 * (4 * s + t) : 0));
+        key[i] = *reinterpret_cast<row_piece const*>(from[i] + (has ? 16 * (4 * s + t) : 0));
       }
       for (int i = 0; i < 4 && !has; ++i) key[i] = {};
       block.sync_warp();  // mma needs the whole warp
@@ -184,36 +186,32 @@ class mma_product {
         if (n >= blocks) continue;
         auto const* const at = packed + (n * spans() + s) * 32 + lane_id(block);
         multiply_pair<Element>(block, key, *at, sum[0][n], sum[1][n]);
-        if (split) multiply_pair<Element>(block, key, at[rows_in_shared * spans() * 4], sum[0][n], sum[1][n]);
+        if (split) multiply_pair<Element>(block, key, at[rests()], sum[0][n], sum[1][n]);
       }
     }
   }
 
   template <codec Element, class Block>
-  KVPOLICY_HD static void multiply_pair(Block& block, eight_numbers const (&key)[4], eight_numbers const& row,
+  KVPOLICY_HD static void multiply_pair(Block& block, row_piece const (&key)[4], row_piece const& row,
                                         fragment_of_floats& lower, fragment_of_floats& upper) {
     for (int part = 0; part < 4; part += 2) {
-      fragment_16x8 const b{{row.of[part], row.of[part + 1]}};
-      fragment_16x16 const first{{key[0].of[part], key[1].of[part], key[0].of[part + 1], key[1].of[part + 1]}};
-      fragment_16x16 const second{{key[2].of[part], key[3].of[part], key[2].of[part + 1], key[3].of[part + 1]}};
+      fragment_16x8 const b{{row.word[part], row.word[part + 1]}};
+      fragment_16x16 const first{{key[0].word[part], key[1].word[part], key[0].word[part + 1], key[1].word[part + 1]}};
+      fragment_16x16 const second{{key[2].word[part], key[3].word[part], key[2].word[part + 1], key[3].word[part + 1]}};
       block.template multiply_16x8x16<Element>(first, b, lower);
       block.template multiply_16x8x16<Element>(second, b, upper);
     }
   }
 
-  /// The entry and the row of element i of this thread's part of a fragment of 16 entries and 8 rows.
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD static int entry_of(Block& block, int i) {
-    return lane_id(block) / 4 + i / 2 * 8;
-  }
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD static int row_of(Block& block, int i) {
-    return lane_id(block) % 4 * 2 + i % 2;
+  /// The place in the tile's logits of element i of this thread's part of the fragment of entries m to m + 15 and rows
+  /// n to n + 7.
+  [[nodiscard]] KVPOLICY_HD static int place_of(int lane, int m, int n, int i) {
+    return (n + lane % 4 * 2 + i % 2) * tile_pitch + m + lane / 4 + i / 2 * 8;
   }
 
   /// Stores a fragment of logits. False if one of them is NaN.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD static bool put(Block& block, attention_storage const& temp_storage, int m, int n,
+  [[nodiscard]] KVPOLICY_HD static bool put(Block& block, attention_storage& tile, int m, int n,
                                             fragment_of_floats const& sum) {
     bool numbers = true;
 #if defined(__CUDA_ARCH__)
@@ -221,7 +219,7 @@ class mma_product {
 #endif
     for (int i = 0; i < 4; ++i) {
       numbers = numbers && sum.of[i] == sum.of[i];
-      temp_storage.logits[(n + row_of(block, i)) * tile_pitch + m + entry_of(block, i)] = sum.of[i];
+      tile.logits[place_of(lane_id(block), m, n, i)] = sum.of[i];
     }
     return numbers;
   }
@@ -229,14 +227,12 @@ class mma_product {
   /// Computes the NaN logits of this thread again without tensor cores: an infinite key times the second part of a
   /// split row can be NaN where the logit is not.
   template <class Block>
-  KVPOLICY_HD void recompute_nan(Block& block, attention_storage const& temp_storage, float const* factor, int m,
-                                 int count) const {
+  KVPOLICY_HD void recompute_nan(Block& block, attention_storage& tile, float const* factor, int m, int count) const {
     for (int i = 0; i < 2 * 4 * ((count + 7) / 8); ++i) {
-      int const e = m + i % 8 / 4 * 16 + entry_of(block, i % 4);
-      int const r = i / 8 * 8 + row_of(block, i % 4);
-      float& logit = temp_storage.logits[r * tile_pitch + e];
-      if (logit != logit && r < count)
-        logit = plain_product(keys, rows, temp_storage.key[e], temp_storage.query[r]) / factor[r];
+      int const at = place_of(lane_id(block), m + i % 8 / 4 * 16, i / 8 * 8, i % 4);
+      int const e = at % tile_pitch, r = at / tile_pitch;
+      float& logit = tile.logits[at];
+      if (logit != logit && r < count) logit = plain_product(keys, rows, tile.key[e], tile.query[r]) / factor[r];
     }
   }
 };

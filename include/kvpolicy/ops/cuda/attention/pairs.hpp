@@ -3,14 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <kvpolicy/core/codec.hpp>
+#include <kvpolicy/ops/cuda/moves/rows.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// The eight 16-bit numbers of a row that a thread loads at once, in four registers.
-struct alignas(16) eight_numbers {
-  std::uint32_t of[4];
-};
 
 /// Two floats as the nearest numbers of 16 bits, in one register: the first is in the lower half.
 template <codec Element>
@@ -27,15 +22,6 @@ template <codec Element>
   auto const nearest = [](float of) -> std::uint32_t { return Element == codec::bf16 ? to_bf16(of) : to_f16(of); };
   return nearest(first) | nearest(second) << 16;
 #endif
-}
-template <codec Element>
-[[nodiscard]] KVPOLICY_HD inline float first_of_pair(std::uint32_t pair) {
-  auto const half = static_cast<std::uint16_t>(pair);
-  return Element == codec::bf16 ? from_bf16(half) : from_f16(half);
-}
-template <codec Element>
-[[nodiscard]] KVPOLICY_HD inline float second_of_pair(std::uint32_t pair) {
-  return first_of_pair<Element>(pair >> 16);
 }
 
 /// Four floats that are loaded and stored as one vector.
@@ -62,8 +48,8 @@ template <codec Element, bool Keeps>
     if (Keeps && first != 0 && (high & 0x7FFFu) == 0) high |= 1u;
     if (Keeps && second != 0 && (high & 0x7FFF0000u) == 0) high |= 0x10000u;
     made.high.of[k] = high;
-    made.rest.of[k] =
-        nearest_pair<Element>(first - first_of_pair<Element>(high), second - second_of_pair<Element>(high));
+    two_numbers const kept = halves_of(Element, high);
+    made.rest.of[k] = nearest_pair<Element>(first - kept.first, second - kept.second);
   }
   return made;
 }

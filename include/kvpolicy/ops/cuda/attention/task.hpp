@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/cuda/fold.hpp>
 #include <kvpolicy/ops/cuda/moves/rows.hpp>
 #include <kvpolicy/ops/cuda/run/block.hpp>
 
@@ -21,16 +22,19 @@ struct attention_task {
   row_view from;
   query_view rows;
   score_view scores;  ///< the lanes; with `candidates` also the entries that take part
+  sink_logits sinks{};
   key_domain domain = key_domain::all;
-  int group = 1;           ///< query heads of a lane, its GQA group
-  float scale = 1;         ///< the factor of q.k
-  float soft_cap = 0;      ///< logits x become soft_cap tanh(x / soft_cap); 0: they stay
-  last_rows_used used{};   ///< how many of the last rows take part
-  bool only_last = false;  ///< of these only the very last is used, but the domain is that of all of them
-  bool on_logits = false;  ///< the logits of the group are reduced before the softmax
-  bool rows_apart = true;  ///< true: rows of a head are neighbours; false: heads of a row are
-  int first_row = 0;       ///< this launch takes rows [first_row, first_row + most_rows) of the used ones
-  int most_rows = 1;
+  int group = 1;               ///< query heads of a lane, its GQA group
+  float scale = 1;             ///< the factor of q.k
+  float soft_cap = 0;          ///< logits x become soft_cap tanh(x / soft_cap); 0: they stay
+  last_rows_used used{};       ///< how many of the last rows take part
+  bool only_last = false;      ///< of these only the very last is used, but the domain is that of all of them
+  bool on_logits = false;      ///< the logits of the group are reduced before the softmax
+  bool group_maximum = false;  ///< the group is reduced to its maximum
+  float logit_weight = 1;      ///< what a logit of the group is multiplied by: with on_logits 1 / group for a mean
+  bool rows_apart = true;      ///< true: rows of a head are neighbours; false: heads of a row are
+  int first_row = 0;           ///< this launch takes rows [first_row, first_row + most_rows) of the used ones
+  int most_rows = 0x7FFFFFFF;
   row_weight weight{};  ///< what probabilities of a row are multiplied by
 
   /// True if keys have scales.
@@ -40,29 +44,64 @@ struct attention_task {
   [[nodiscard]] KVPOLICY_HD int position_of(lane this_lane, int row) const {
     return rows.position.row(this_lane)[rows.stored(this_lane, row)];
   }
+
+  [[nodiscard]] KVPOLICY_HD bool has_sinks() const { return sinks.data != nullptr; }
+  /// The sink logit of a slot of statistics (see storage_of_rows). Where a slot is a row of the whole group, the
+  /// group's sinks are reduced as its logits are.
+  [[nodiscard]] KVPOLICY_HD float sink(int lane_index, int slot) const {
+    lane const one = scores.lanes.at(lane_index);
+    if (!on_logits) return sinks.at(one.layer, one.head * group + slot % group);
+    float all = 0;
+    for (int h = 0; h < group; ++h) {
+      float const sink = sinks.at(one.layer, one.head * group + h);
+      fold_into(all, group_maximum ? sink : sink * logit_weight, group_maximum, h == 0);
+    }
+    return all;
+  }
 };
 
 /// A position later than every valid one.
-inline constexpr std::int64_t no_position = std::int64_t{1} << 40;
+inline constexpr int no_position = 0x7FFFFFFF;
 
-/// The rows of a lane that a launch uses, and the entries that they may attend to.
-struct used_rows {
-  int begin = 0;                      ///< the first of these rows, as an index of the query view
-  int count = 0;                      ///< rows of each query head
-  int all = 0;                        ///< rows of a head that all launches together use
-  std::int64_t domain = no_position;  ///< entries at positions below take part
-  int entries = 0;                    ///< committed entries of the lane
+/// A query row of a launch, or none.
+struct query_row {
+  std::byte const* at = nullptr;
+  int head = 0;    ///< in the group
+  int number = 0;  ///< among the rows of its head in this launch
+  int stored = 0;
+  int last = -1;  ///< it sees entries at positions up to this one
+};
 
-  /// The head in the group, and the row of that head, of row i of this launch.
-  [[nodiscard]] KVPOLICY_HD int head_of(attention_task const& task, int i) const {
-    return task.rows_apart ? i / count : i % task.group;
+/// Some rows of a lane, and the entries that they may attend to.
+struct found_rows {
+  int begin = 0;             ///< the first of these rows, as an index of the query view
+  int count = 0;             ///< rows of each query head
+  int all = 0;               ///< rows of a head that all launches together use
+  int oldest = 0;            ///< the lowest position of these rows
+  int domain = no_position;  ///< entries at positions below take part
+  int entries = 0;           ///< committed entries of the lane
+};
+
+/// The rows of a lane that a launch uses.
+struct used_rows : found_rows {
+  attention_task const& task;
+  kvpolicy::lane lane;
+
+  /// The rows of all query heads.
+  [[nodiscard]] KVPOLICY_HD int rows() const { return count * task.group; }
+  [[nodiscard]] KVPOLICY_HD query_row row(int i) const {
+    int const head = task.rows_apart ? i / count : i % task.group;
+    int const number = task.rows_apart ? i % count : i / task.group;
+    int const stored = task.rows.stored(lane, begin + number);
+    int const last = task.sees_all() ? 0 : min_op{}(task.rows.position.row(lane)[stored], no_position - 1);
+    return {task.rows.at(lane, lane.head * task.group + head, stored), head, number, stored, last};
   }
-  [[nodiscard]] KVPOLICY_HD int row_of(attention_task const& task, int i) const {
-    return task.rows_apart ? i % count : i / task.group;
-  }
-  [[nodiscard]] KVPOLICY_HD std::byte const* query_at(attention_task const& task, lane this_lane, int i) const {
-    return task.rows.at(this_lane, this_lane.head * task.group + head_of(task, i),
-                        task.rows.stored(this_lane, begin + row_of(task, i)));
+  /// The position of entry e of the lane; no_position if it takes no part.
+  [[nodiscard]] KVPOLICY_HD int position_of_entry(int e) const {
+    int const at = task.sees_all() ? 0 : task.scores.lanes.position.row(lane)[e];
+    bool part = at < domain;
+    if (part && task.candidates()) part = task.scores.rows.row(lane)[e] != same_bits<float>(0xFF800000u);
+    return part ? at : no_position;
   }
 };
 
@@ -87,7 +126,7 @@ template <class Block>
 /// The rows of a lane that this launch uses. Every thread gets them. Collective.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD used_rows used_rows_of(Block& block, attention_task const& task, lane this_lane) {
-  used_rows made;
+  used_rows made{{}, task, this_lane};
   made.entries = task.scores.lanes.committed(this_lane);
   if (task.rows.rows == 0) return made;
   int end = task.rows.valid(this_lane);
@@ -104,6 +143,7 @@ template <class Block>
   int const left = made.all - task.first_row;
   made.begin = begin + task.first_row;
   made.count = left < 0 ? 0 : left < task.most_rows ? left : task.most_rows;
+  if (!task.sees_all() && made.count > 0) made.oldest = task.position_of(this_lane, made.begin);
   return made;
 }
 
@@ -115,44 +155,22 @@ struct row_sums {
 };
 /// Stands for statistics that are not known yet.
 struct no_sums {
-  KVPOLICY_HD row_sums operator()(attention_task const&, lane, int, int, int) const { return {}; }
+  KVPOLICY_HD row_sums operator()(used_rows const&, query_row const&) const { return {}; }
 };
 
-/// A tile in shared memory. Every thread constructs one, with the same pointers.
-struct attention_storage {
-  float* logits;            ///< [tile_rows][tile_pitch]
-  std::byte const** key;    ///< [tile_entries]: rows of keys; null after the last
-  std::int64_t* position;   ///< [tile_entries]: no_position where an entry takes no part
-  float* inner;             ///< [tile_entries]: the running result of the inner reduction
-  std::byte const** query;  ///< [tile_rows]: query rows; null after the last
-  std::int64_t* limit;      ///< [tile_rows]: a row attends to positions below it
-  float* scale;             ///< [tile_rows]: what logits are multiplied by
-  row_sums* sums;           ///< [tile_rows]: softmax statistics
-  float* key_scale;         ///< [tile_entries]: what elements of keys are multiplied by; null if there are no scales
+/// A tile in shared memory.
+struct alignas(16) attention_storage {
+  float logits[tile_rows * tile_pitch];
+  std::byte const* key[tile_entries];  ///< rows of keys; null after the last
+  std::byte const* query[tile_rows];   ///< query rows; null after the last
+  int position[tile_entries];          ///< no_position where an entry takes no part
+  float key_scale[tile_entries];       ///< what elements of keys are multiplied by, if there are scales
+  float inner[tile_entries];           ///< the running result of the inner reduction
+  int last[tile_rows];                 ///< a row sees positions up to it
+  float scale[tile_rows];              ///< what logits are multiplied by
+  row_sums sums[tile_rows];            ///< softmax statistics
 
-  /// `scaled`: keys have scales, for which `scale_bytes()` more are needed.
-  KVPOLICY_HD attention_storage(shared_arena& arena, bool scaled)
-      : logits(arena.take<float>(tile_rows * tile_pitch)),
-        key(arena.take<std::byte const*>(tile_entries)),
-        position(arena.take<std::int64_t>(tile_entries)),
-        inner(arena.take<float>(tile_entries)),
-        query(arena.take<std::byte const*>(tile_rows)),
-        limit(arena.take<std::int64_t>(tile_rows)),
-        scale(arena.take<float>(tile_rows)),
-        sums(arena.take<row_sums>(tile_rows)),
-        key_scale(scaled ? arena.take<float>(tile_entries) : nullptr) {}
-
-  [[nodiscard]] static constexpr std::size_t scale_bytes() { return shared_arena::bytes_of_piece<float>(tile_entries); }
-
-  [[nodiscard]] static constexpr std::size_t bytes() {
-    return shared_arena::bytes_of_piece<float>(tile_rows * tile_pitch) +
-           2 * shared_arena::bytes_of_piece<std::int64_t>(tile_entries) +
-           shared_arena::bytes_of_piece<float>(tile_entries) +
-           2 * shared_arena::bytes_of_piece<std::int64_t>(tile_rows) + shared_arena::bytes_of_piece<float>(tile_rows) +
-           shared_arena::bytes_of_piece<row_sums>(tile_rows);
-  }
-
-  [[nodiscard]] KVPOLICY_HD bool sees(int row, int entry) const { return position[entry] < limit[row]; }
+  [[nodiscard]] KVPOLICY_HD bool sees(int row, int entry) const { return position[entry] <= last[row]; }
   [[nodiscard]] KVPOLICY_HD float logit(int row, int entry) const {
     return logits[row * tile_pitch + entry] * scale[row];
   }
@@ -167,7 +185,7 @@ struct attention_storage {
   /// Replaces the unscaled logits of `count` rows by the capped ones, whose scale is 1, if there is a cap. Collective;
   /// with a cap it ends with a barrier.
   template <class Block>
-  KVPOLICY_HD void apply_cap(Block& block, attention_task const& task, int count) const {
+  KVPOLICY_HD void apply_cap(Block& block, attention_task const& task, int count) {
     if (!(task.soft_cap > 0)) return;
     for (int i = block.thread(); i < count * tile_entries; i += block.threads()) {
       float& logit = logits[i / tile_entries * tile_pitch + i % tile_entries];
@@ -180,37 +198,55 @@ struct attention_storage {
 
   /// Fills the tile with entries [begin, end) of a lane, at most tile_entries of them.
   template <class Block>
-  KVPOLICY_HD void take_entries(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
-                                int begin, int end) const {
+  KVPOLICY_HD void take_entries(Block& block, used_rows const& used, int begin, int end) {
     for (int i = block.thread(); i < tile_entries; i += block.threads()) {
       int const e = begin + i;
       bool const there = e < end;
-      key[i] = there ? task.from.row(this_lane, e) : nullptr;
-      if (key_scale != nullptr) key_scale[i] = there ? task.from.scale(this_lane, e) : 1.0f;
-      std::int64_t at = task.sees_all() ? 0 : no_position;
-      if (there && !task.sees_all()) at = task.scores.lanes.position.row(this_lane)[e];
-      bool part = there && at < used.domain;
-      if (part && task.candidates()) part = task.scores.rows.row(this_lane)[e] != same_bits<float>(0xFF800000u);
-      position[i] = part ? at : no_position;
+      key[i] = there ? used.task.from.row(used.lane, e) : nullptr;
+      if (used.task.scaled()) key_scale[i] = there ? used.task.from.scale(used.lane, e) : 1.0f;
+      position[i] = there ? used.position_of_entry(e) : no_position;
     }
   }
 
   /// Fills the tile with rows [base, base + count) of a launch. Their statistics come from `sums_of`.
   template <class Block, class Sums>
-  KVPOLICY_HD void take_rows(Block& block, attention_task const& task, used_rows const& used, lane this_lane, int base,
-                             int count, Sums const& sums_of) const {
+  KVPOLICY_HD void take_rows(Block& block, used_rows const& used, int base, int count, Sums const& sums_of) {
+    attention_task const& task = used.task;
     for (int i = block.thread(); i < tile_rows; i += block.threads()) {
-      bool const there = i < count;
-      int const head = there ? used.head_of(task, base + i) : 0;
-      int const row = there ? used.row_of(task, base + i) : 0;
-      int const stored = there ? task.rows.stored(this_lane, used.begin + row) : 0;
-      query[i] = there ? task.rows.at(this_lane, this_lane.head * task.group + head, stored) : nullptr;
-      limit[i] = !there            ? -no_position
-                 : task.sees_all() ? 1
-                                   : std::int64_t{task.rows.position.row(this_lane)[stored]} + 1;
+      query_row const one = i < count ? used.row(base + i) : query_row{};
+      query[i] = one.at;
+      last[i] = one.last;
       scale[i] = task.scale;
-      if (there) sums[i] = sums_of(task, this_lane, head, row, stored);
-      if (there && !task.weight.is_one()) sums[i].scale *= task.weight(task.first_row + row, used.all, used.entries);
+      if (i >= count) continue;
+      sums[i] = sums_of(used, one);
+      if (!task.weight.is_one()) sums[i].scale *= task.weight(task.first_row + one.number, used.all, used.entries);
+    }
+  }
+};
+
+/// Which part of a lane a tile is.
+struct tile_part {
+  int first;            ///< the first entry of the tile
+  int begin, end;       ///< the entries that are reduced in it
+  int base{}, count{};  ///< rows [base, base + count)
+};
+
+/// A tile, and the rows of the lane that it is a part of.
+struct lane_tile : used_rows {
+  attention_storage& tile;
+
+  /// Reduces the rows of entry k of the tile in their order. The reduction of neighbouring rows goes to `inner`; when
+  /// it is complete, take(i, reduced) gets it, where row i of the tile is the last of its series.
+  template <class ValueOf, class Take>
+  KVPOLICY_HD void reduce_series(tile_part const& at, int k, bool maximum, ValueOf const& value_of,
+                                 Take const& take) const {
+    int const series = task.rows_apart ? count : task.group;
+    int number = at.base % series;
+    for (int i = 0; i < at.count; ++i) {
+      fold_into(tile.inner[k], value_of(i), maximum, number == 0);
+      if (++number < series) continue;
+      take(i, tile.inner[k]);
+      number = 0;
     }
   }
 };

@@ -5,43 +5,10 @@
 
 #include <kvpolicy/ops/cuda/attention/fma.hpp>
 #include <kvpolicy/ops/cuda/attention/mma.hpp>
-#include <kvpolicy/ops/cuda/fold.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Which part of a lane a tile is.
-struct tile_part {
-  int first;            ///< the first entry of the tile
-  int begin, end;       ///< the entries that are reduced in it
-  int base{}, count{};  ///< rows [base, base + count)
-};
-
-/// A tile, and the lane that it is a part of.
-struct lane_tile {
-  attention_task const& task;
-  attention_storage const& tile;
-  kvpolicy::lane lane;
-  used_rows used;
-
-  [[nodiscard]] KVPOLICY_HD int rows() const { return used.count * task.group; }
-
-  /// Reduces the rows of entry k of the tile in their order. The reduction of neighbouring rows goes to `inner`; when
-  /// it is complete, take(i, reduced) gets it, where row i of the tile is the last of its series.
-  template <class ValueOf, class Take>
-  KVPOLICY_HD void reduce_series(tile_part const& at, int k, bool maximum, ValueOf const& value_of,
-                                 Take const& take) const {
-    int const series = task.rows_apart ? used.count : task.group;
-    int number = at.base % series;
-    for (int i = 0; i < at.count; ++i) {
-      fold_into(tile.inner[k], value_of(i), maximum, number == 0);
-      if (++number < series) continue;
-      take(i, tile.inner[k]);
-      number = 0;
-    }
-  }
-};
-
-/// The same with what computes the logits.
+/// A tile of a lane, and what computes its logits.
 template <class Product>
 struct lane_product : lane_tile {
   Product const& product;
@@ -52,32 +19,13 @@ struct lane_product : lane_tile {
   template <class Block, class Sums, class Take>
   KVPOLICY_HD void each_tile(Block& block, int first, int last, Sums const& sums_of, Take const& take) const {
     for (int base = first; base < last; base += product.tile()) {
-      int const count = last - base < product.tile() ? last - base : product.tile();
+      int const some = min_op{}(last - base, product.tile());
       block.sync();
-      tile.take_rows(block, task, used, lane, base, count, sums_of);
-      product.run(block, task, used, lane, tile, arena, base, count);
+      tile.take_rows(block, *this, base, some, sums_of);
+      product.run(block, *this, arena, base, some);
       block.sync();
-      tile.apply_cap(block, task, count);
-      take(base, count);
-    }
-  }
-
-  /// The same for tile after tile of entries [begin, end), where `take` gets a part of the lane. start(part) and
-  /// finish(part) are called for each tile of entries.
-  template <class Block, class Sums, class Start, class Take, class Finish>
-  KVPOLICY_HD void each_tile_of(Block& block, int begin, int end, Sums const& sums_of, Start const& start,
-                                Take const& take, Finish const& finish) const {
-    block.sync();
-    if (begin < end && rows() > 0) product.prepare(block, task, used, lane, arena, rows());
-    int const overlap = product.overlap(), step = tile_entries - 2 * overlap;
-    for (int e = begin; e < end; e += step) {
-      tile_part const at{e < overlap ? 0 : e - overlap, e, e + step < end ? e + step : end};
-      block.sync();
-      tile.take_entries(block, task, used, lane, at.first, used.entries);
-      start(at);
-      each_tile(block, 0, rows(), sums_of,
-                [&](int base, int count) { take(tile_part{at.first, at.begin, at.end, base, count}); });
-      finish(at);
+      tile.apply_cap(block, task, some);
+      take(base, some);
     }
   }
 };
@@ -91,32 +39,36 @@ struct lane_product : lane_tile {
 /// - put(tile, e, total): writes what all rows make of entry e of the lane.
 template <class Block, class Product, class Reduction>
 KVPOLICY_HD void reduce_piece(Block& block, attention_task const& task, Product const& product, lane one, int begin,
-                              int entries, Reduction const& reduction) {
+                              int entries, Reduction const& reduction, shared_arena arena) {
   using total_of = typename Reduction::entry_total;
-  shared_arena arena(block);
-  attention_storage const tile(arena, task.scaled());
+  auto* const tile = arena.take<attention_storage>(1);
   auto* const total = arena.take<total_of>(tile_entries);
-  lane_product<Product> const of{{task, tile, one, used_rows_of(block, task, one)}, product, arena};
-  int const end = begin + entries < of.used.entries ? begin + entries : of.used.entries;
-  auto const each = [&](tile_part const& at, auto const& visit) {
-    for (int k = at.begin - at.first + block.thread(); k < at.end - at.first; k += block.threads()) visit(k, total[k]);
-  };
-  of.each_tile_of(
-      block, begin, end, reduction.sums,
-      [&](tile_part const& at) { each(at, [](int, total_of& all) { all = total_of{}; }); },
-      [&](tile_part const& at) {
-        if constexpr (requires { reduction.prepare(block, of, at); }) reduction.prepare(block, of, at);
-        each(at, [&](int k, total_of& all) { reduction.add(of, at, k, all); });
-      },
-      [&](tile_part const& at) {
-        each(at, [&](int k, total_of const& all) { reduction.put(of, at.first + k, all); });
-      });
+  lane_product<Product> const of{{used_rows_of(block, task, one), *tile}, product, arena};
+  int const end = min_op{}(begin + entries, of.entries);
+  block.sync();
+  if (begin < end && of.rows() > 0) product.prepare(block, of, arena);
+  int const overlap = product.overlap(), step = tile_entries - 2 * overlap;
+  for (int e = begin; e < end; e += step) {
+    tile_part const part{max_op{}(e - overlap, 0), e, min_op{}(e + step, end)};
+    auto const each = [&](auto const& visit) {
+      for (int k = e - part.first + block.thread(); k < part.end - part.first; k += block.threads()) visit(k, total[k]);
+    };
+    block.sync();
+    tile->take_entries(block, of, part.first, of.entries);
+    each([](int, total_of& all) { all = total_of{}; });
+    of.each_tile(block, 0, of.rows(), reduction.sums, [&](int base, int count) {
+      tile_part const at{part.first, part.begin, part.end, base, count};
+      if constexpr (requires { reduction.prepare(block, of, at); }) reduction.prepare(block, of, at);
+      each([&](int k, total_of& all) { reduction.add(of, at, k, all); });
+    });
+    each([&](int k, total_of const& all) { reduction.put(of, part.first + k, all); });
+  }
 }
 
 /// The shared memory of `reduce_piece` without that of the product.
 template <class Reduction>
 [[nodiscard]] constexpr std::size_t shared_of_reduction() {
-  return attention_storage::bytes() + shared_arena::bytes_of_piece<typename Reduction::entry_total>(tile_entries);
+  return sizeof(attention_storage) + shared_arena::bytes_of_piece<typename Reduction::entry_total>(tile_entries);
 }
 
 /// One block for each piece of a lane.
@@ -131,7 +83,7 @@ struct reduction_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = task.scores.lane_of(block.index() / pieces);
-    reduce_piece(block, task, product, one, block.index() % pieces * entries, entries, reduction);
+    reduce_piece(block, task, product, one, block.index() % pieces * entries, entries, reduction, shared_arena(block));
   }
 };
 

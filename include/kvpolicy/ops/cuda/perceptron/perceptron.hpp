@@ -149,8 +149,7 @@ struct add_slices {
   perceptron_work work;
   float const* parts;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     int const output = static_cast<int>(i % work.outputs);
     int const r = static_cast<int>(i / work.outputs % work.rows());
     int const tile = static_cast<int>(i / work.outputs / work.rows());

@@ -17,8 +17,7 @@ struct means_body {
   int sequence;
   int* range;
 
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     lane const one{lanes.sequence_begin + sequence, lanes.layer_begin, 0};
     if (i == (std::int64_t{lanes.capacity} + 1) * features.dims) return find_span(one);
     int const row = static_cast<int>(i / features.dims);

@@ -10,6 +10,7 @@
 #include <kvpolicy/core/config.hpp>
 #include <kvpolicy/ops/cuda/run/backend.hpp>
 #include <kvpolicy/ops/cuda/run/block_values.hpp>
+#include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
 

@@ -51,4 +51,10 @@ void launch_entries(Executor& exec, score_view const& of, Body const& body) {
   launch_pieces(exec, of, entries_body<Body>{body});
 }
 
+/// Launches a kernel of one warp for each segment, so that its sums have the same bits in every launch.
+template <class Executor, class Kernel>
+void launch_warps(Executor& exec, score_view const& of, Kernel const& kernel) {
+  exec.launch(launch_shape{of.segments(), at_most<warp_size>(exec.threads().entry), 0}, kernel);
+}
+
 }  // namespace KVPOLICY_NAMESPACE::detail

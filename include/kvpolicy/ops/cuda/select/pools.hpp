@@ -87,8 +87,7 @@ struct pools_in {
 /// The first launch: clears histograms, tickets and the report.
 struct clear_pools {
   pools_in in;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+  KVPOLICY_HD void operator()(std::int64_t i) const {
     in.histograms[i] = 0;
     if (i % histogram_bins == 0) in.pools[i / histogram_bins].ticket = 0;
     if (i == 0) *in.keep.report = report{};
