@@ -113,7 +113,7 @@ float const* lane_logits(kv::host_executor const& exec, observed_layer const& on
   if (written) {
     logits.multiply_range(block, 0, on.entries(), on.entries(), values);
   } else {
-    kv::detail::lane_logits::tile_registers const registers = logits.acquire(block);
+    kv::detail::lane_logits::amx_registers const registers = logits.acquire(block);
     for (int e = 0; e < on.entries(); e += kv::detail::keys_of_a_tile)
       logits.multiply_tile(block, logits.load_tile(e, on.entries()), values);
   }
