@@ -237,6 +237,7 @@ class fragment_product {
 #endif
     for (int i = warp_id(block); i < count; i += block.threads() / warp_size) {
       four_floats dims = has ? product.rows.at<false>(to.row[i], first) : four_floats{};
+      // By the member: with a constant, the kernel of bf16 keys spills registers.
       bool const scales = product.split && product.keys.element != codec::bf16;
       float const prescale = scales ? mma_product::prescale_of(block, mma_product::largest_of(dims)) : 1.0f;
       for (float& each : dims.of) each *= prescale;

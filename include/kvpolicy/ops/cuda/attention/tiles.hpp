@@ -30,8 +30,8 @@ struct lane_product : lane_tile {
   }
 };
 
-/// Reduces entries [begin, begin + entries) of a lane, each by one thread. `Reduction` has a type `entry_total`, which
-/// an entry begins with, and
+/// Reduces entries [begin, begin + entries) of a lane, each by one thread, in memory of the arena. `Reduction` has a
+/// type `entry_total`, which an entry begins with, and
 ///
 /// - sums: where the statistics of rows come from;
 /// - prepare(block, tile, part), if it has that: handles the rows of the tile together, and ends with a barrier;
