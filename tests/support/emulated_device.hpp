@@ -583,7 +583,7 @@ class emulated_block {
   std::vector<int> epoch_;             ///< barriers that a thread has passed
   std::vector<int> cluster_barriers_;  ///< those of them that were the cluster's
   int barriers_ = 0;
-  std::vector<int> collectives_;       ///< collectives that a thread has begun
+  std::vector<int> collectives_;  ///< collectives that a thread has begun
   std::vector<copies_of_thread> copies_;
   std::vector<int> clusters_, threads_;
   boost::context::detail::fcontext_t scheduler_ = nullptr;

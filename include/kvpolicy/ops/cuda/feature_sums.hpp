@@ -41,7 +41,7 @@ struct feature_sums_body {
     int const first = static_cast<int>(i % pieces) * adder.width;
     int const row = static_cast<int>(i / pieces % (lanes.capacity + 1));
     int const sequence = static_cast<int>(i / pieces / (lanes.capacity + 1));
-    float sum[static_cast<std::size_t>(adder.width)] = {};
+    float sum[static_cast<std::size_t>(key_adder<Loads>::width)] = {};
     if (row == 0) {
       add_memory(sequence, first, sum);
     } else if (row - 1 < lanes.committed({lanes.sequence_begin + sequence, lanes.layer_begin, 0})) {

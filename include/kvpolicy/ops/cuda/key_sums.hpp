@@ -53,7 +53,7 @@ struct record_key_sums_body {
     int const entry = static_cast<int>(i / pieces % lanes.capacity);
     int const sequence = static_cast<int>(i / pieces / lanes.capacity);
     if (!in_all_lanes(sequence, entry) || key_sums::is_recorded(*to.at(lanes, sequence, entry, first))) return;
-    float sum[static_cast<std::size_t>(adder.width)] = {};
+    float sum[static_cast<std::size_t>(key_adder<Loads>::width)] = {};
     adder.add(sequence, entry, first, sum);
     for (int e = 0; e < adder.width; ++e) *to.at(lanes, sequence, entry, first + e) = key_sums::recorded(sum[e]);
   }
