@@ -75,7 +75,7 @@ class Registers(unittest.TestCase):
 
     def test_bytes_of_code_are_read_from_a_cubin_and_judged(self):
         name = self.SELECTION.format(threads=256)
-        for size, complaints in ((53248, 0), (53249, 1)):
+        for size, complaints in ((61440, 0), (61441, 1)):
             sizes = check_registers.code_sizes(cubin(name, size))
             self.assertEqual(sizes, {name: size})
             limits = json.loads(check_registers.LIMITS.read_text(encoding="utf-8"))
