@@ -107,6 +107,8 @@ struct newest_similar_kernel {
         if (begin + k != first + r && dot[k] * mine * inverse[k] > threshold) newest = k;
       }
       newest = block.reduce_warp(newest, max_op{});
+      // All threads of the warp have read left[r] before one of them ends the row.
+      block.sync_warp();
       if (newest < 0 && begin > 0) continue;  // the oldest entry stands in where none is similar
       int const at = newest < 0 ? 0 : newest;
       if (lane_id(block) != 0) continue;

@@ -140,11 +140,12 @@ class attend_task {
   KVPOLICY_HD void run(int there, bool is_first) {
     if (!read_rule_scores(block_, group_.scores() + begin_, rows_, rule_)) return;
     make_queries();
-    if (!is_first) with_state([](float& of_thread, float const& in_scratch) { of_thread = in_scratch; });
+    if (!is_first) with_state(true, [](float& of_thread, float const& in_scratch) { of_thread = in_scratch; });
     for (int s = 0; s < there; s += tile_sizes::units) {
       attend(s, there - s < tile_sizes::units ? there - s : tile_sizes::units);
     }
-    with_state([](float const& of_thread, float& in_scratch) { in_scratch = of_thread; });
+    bool const is_first_of_row = product_.first_unit() == 0;
+    with_state(is_first_of_row, [](float const& of_thread, float& in_scratch) { in_scratch = of_thread; });
   }
 
  private:
@@ -217,18 +218,18 @@ class attend_task {
     return rescale;
   }
 
-  /// Calls each(of_thread, in_scratch) for the numbers of the thread's rows. Threads that share a row have the same
-  /// statistics.
+  /// Calls each(of_thread, in_scratch) for the numbers of the thread's rows, and for their statistics if it is asked
+  /// to: threads that share a row have the same ones.
   template <class Each>
-  KVPOLICY_HD void with_state(Each const& each) {
+  KVPOLICY_HD void with_state(bool statistics_too, Each const& each) {
     residual_storage const& temp_storage = group_.temp_storage;
     int const column = slice_ * sizes::units + product_.first_unit();
     for (int i = 0; i < sizes::each; ++i) {
       int const entry = begin_ + product_.first_row() + i;
       if (entry >= begin_ + rows_) return;
       float* const statistics = temp_storage.statistics(entry, head_, slice_);
-      each(row_max_[i], statistics[0]);
-      each(total_[i], statistics[1]);
+      if (statistics_too) each(row_max_[i], statistics[0]);
+      if (statistics_too) each(total_[i], statistics[1]);
       for (int j = 0; j < sizes::each; ++j) {
         if (column + j < temp_storage.head_width) {
           each(sum_.of[i][j], temp_storage.state_of(entry)[head_ * temp_storage.head_width + column + j]);

@@ -16,8 +16,9 @@ namespace KVPOLICY_NAMESPACE {
 
 /// A block of threads, as a kernel sees it. Every thread of the block runs the kernel. All threads of the block must
 /// reach `sync` and the collectives of a block, and all threads of a warp must reach `sync_warp`, `ballot`, `shuffle`,
-/// `reduce_warp`, `reduce_warp_batched` and `multiply_16x8x16`. `sync` orders the memory of the block, `sync_warp`,
-/// `ballot` and `shuffle` that of the warp; collectives of a block order no memory but their storage.
+/// `reduce_warp`, `reduce_warp_batched` and `multiply_16x8x16`. `sync` orders the memory of the block, and
+/// `sync_warp` that of the warp. `ballot`, `shuffle` and the other collectives of a warp order no memory, and those of
+/// a block none but their storage.
 ///
 /// - `index()` and `blocks()` are blockIdx.x and gridDim.x; `thread()` and `threads()` are threadIdx.x and blockDim.x.
 /// - `shared()` is the block's shared memory, aligned to 16 bytes.

@@ -168,7 +168,7 @@ struct select_kernel {
     std::uint64_t const before = block.atomic_add(ticket, (std::uint64_t{1} << bits) + mine);
     if (before >> bits != static_cast<std::uint64_t>(block.blocks() - 1)) return;
     keep.report->nan_scores = static_cast<std::int64_t>((before & ((std::uint64_t{1} << bits) - 1)) + mine);
-    *ticket = 0;
+    block.atomic_and(ticket, std::uint64_t{0});
   }
 };
 
