@@ -25,6 +25,13 @@ threads() {
     TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/kvpolicy_tests --test-suite='threads*,ops/executor*'
 }
 
+# Kernels on the emulated device, where the sanitizer sees every race of a block's threads and of blocks.
+races() {
+  local harmless=$PWD/tests/support/harmless_races.txt
+  cmake --preset tsan && cmake --build --preset tsan --target kvpolicy_device_tests &&
+    TSAN_OPTIONS="halt_on_error=1 suppressions=$harmless" build/tsan/bin/kvpolicy_device_tests
+}
+
 # All cases of the tests, also of those that .ci/run builds without sanitizers only, and the examples.
 sanitizers() {
   cmake --preset dev && cmake --build --preset dev --target kvpolicy_tests kvpolicy_other_tests short_examples &&
@@ -125,13 +132,14 @@ engines() {
   tools/engines.sh llama_cpp transformers vllm mpi llama_cpp_soak
 }
 
-for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants clang libcxx aarch64 avx512 device slow site cuda_architectures cuda_libraries gpu_bundle engines}"; do
+for each in "${@:-seeds fuzz planted threads races sanitizers soak coverage mutants clang libcxx aarch64 avx512 device slow site cuda_architectures cuda_libraries gpu_bundle engines}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
       fuzz) step 'fuzz, 60 s a target' tools/fuzz.sh --all 60 ;;
       planted) step 'planted bugs are found' tools/fuzz_planted.sh ;;
       threads) step 'thread sanitizer' threads ;;
+      races) step 'races of kernels' races ;;
       sanitizers) step 'all tests under sanitizers' sanitizers ;;
       soak) step 'requests that come and go, 100,000 steps' soak ;;
       coverage) step 'coverage' tools/coverage.sh ;;

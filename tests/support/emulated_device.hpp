@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <boost/context/detail/fcontext.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/data_races.hpp"
 #include "support/launch_numbers.hpp"
 #include "support/sanitized.hpp"
 #if defined(KVPOLICY_TEST_ASAN)
@@ -41,6 +43,10 @@ struct emulated {
 /// the first barrier of the cluster, a write where an asynchronous copy is under way, and a thread that ends before its
 /// copies. What is read there is not what is copied. The memory of a block that has ended is nobody's. The emulator's
 /// own memory is made once, so that a test can tell whether a verb allocates.
+///
+/// Under the thread sanitizer each thread of each block is one of the sanitizer's. Only `sync`, `sync_warp`,
+/// `sync_cluster`, fences and the ends of launches order what they do, so it reports races in shared and in device
+/// memory, whichever thread was first. Clusters that follow one another in the same place are ordered, too.
 class emulated_block {
  public:
   static constexpr int most_cluster = 8;
@@ -51,19 +57,24 @@ class emulated_block {
         slots_(2 * most_fibers * slot_bytes),
         epoch_(most_fibers),
         cluster_barriers_(most_fibers),
+        warp_barriers_(most_fibers),
         collectives_(most_fibers),
         copies_(most_fibers),
         threads_(most_fibers) {
     clusters_.reserve(1 << 16);
-    for (block_state& one : of_cluster_) {
-      one.uses.reserve(1 << 13);
-      forbid(one.shared.get(), most_shared);
+    for (place& each : places_) {
+      for (block_state& one : each.blocks) {
+        one.uses.reserve(1 << 13);
+        forbid(one.shared.get(), most_shared);
+      }
+      each.blocks[0].uses.reserve(1 << 16);
+      while (each.fibers.size() < 128) each.fibers.emplace_back();
     }
-    of_cluster_[0].uses.reserve(1 << 16);
-    while (fibers_.size() < 128) fibers_.emplace_back();
   }
   ~emulated_block() {
-    for (block_state& one : of_cluster_) allow(one.shared.get(), most_shared);
+    for (place& each : places_) {
+      for (block_state& one : each.blocks) allow(one.shared.get(), most_shared);
+    }
   }
   emulated_block(emulated_block const&) = delete;
   emulated_block& operator=(emulated_block const&) = delete;
@@ -72,18 +83,21 @@ class emulated_block {
   [[nodiscard]] int blocks() const { return shape_.blocks; }
   [[nodiscard]] int thread() const { return current_ % shape_.threads; }
   [[nodiscard]] int threads() const { return shape_.threads; }
-  [[nodiscard]] std::byte* shared() { return here().shared.get(); }
+  [[nodiscard]] std::byte* shared() { return this_block().shared.get(); }
   [[nodiscard]] int cluster_rank() const { return current_ / shape_.threads; }
   [[nodiscard]] int cluster_blocks() const { return shape_.cluster; }
 
   void sync() {
-    ++epoch_[static_cast<std::size_t>(current_)];
-    wait(state::at_block);
+    unwatched const own;
+    auto const at = static_cast<std::size_t>(current_);
+    int const number = epoch_[at]++ - cluster_barriers_[at];
+    wait(state::at_block, place_->orders.of_block[cluster_rank()][number % 2]);
   }
   void sync_cluster() {
-    ++epoch_[static_cast<std::size_t>(current_)];
-    ++cluster_barriers_[static_cast<std::size_t>(current_)];
-    wait(state::at_cluster);
+    unwatched const own;
+    auto const at = static_cast<std::size_t>(current_);
+    ++epoch_[at];
+    wait(state::at_cluster, place_->orders.of_cluster[cluster_barriers_[at]++ % 2]);
   }
   template <class T>
   [[nodiscard]] T* of_block(int rank, T* mine) {
@@ -93,10 +107,17 @@ class emulated_block {
     if (rank != cluster_rank() && cluster_barriers_[static_cast<std::size_t>(current_)] == 0) {
       fail("a block's memory is asked for before the first barrier of the cluster");
     }
-    return reinterpret_cast<T*>(of_cluster_[static_cast<std::size_t>(rank)].shared.get() + at);
+    return reinterpret_cast<T*>(place_->blocks[static_cast<std::size_t>(rank)].shared.get() + at);
   }
-  void sync_warp() { wait(state::at_warp); }
-  void fence() {}
+  void sync_warp() {
+    unwatched const own;
+    int const number = warp_barriers_[static_cast<std::size_t>(current_)]++;
+    wait(state::at_warp, place_->orders.of_warp[current_ / kv::detail::warp_size][number % 2]);
+  }
+  void fence() {
+    fences_.release();
+    fences_.acquire();
+  }
 
   [[nodiscard]] unsigned ballot(bool vote) {
     auto* const votes = exchange(vote ? 1u : 0u);
@@ -166,10 +187,15 @@ class emulated_block {
 
   void sort(std::byte* storage, int* values, int count) {
     if (count > kv::sorted_of_a_thread * threads()) fail("a block does not sort so many numbers");
+    touch_share(values, count);
     static_cast<void>(gather(storage, kv::sort_bytes(threads()), 0));
-    int& sorting = here().sorting;
-    if (sorting++ == 0) std::sort(values, values + count);
-    if (sorting == threads()) sorting = 0;
+    {
+      unwatched const own;
+      int& sorting = this_block().sorting;
+      if (sorting++ == 0) std::sort(values, values + count);
+      if (sorting == threads()) sorting = 0;
+    }
+    touch_share(values, count);
   }
 
   /// sum += a b, each product rounded when it is added, from what the warp's other threads hold.
@@ -199,13 +225,15 @@ class emulated_block {
     if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % copy_bytes != 0) {
       fail("an asynchronous copy is not aligned to 16 bytes");
     }
+    std::memset(to, unwritten, copy_bytes);
+    forbid(to, copy_bytes);
+    unwatched const own;
     copies_of_thread& mine = copies_[static_cast<std::size_t>(current_)];
     if (mine.count == copies_of_thread::most) fail("a thread has more asynchronous copies under way than 16");
     mine.of[static_cast<std::size_t>(mine.count++)] = {to, from, 0};
-    std::memset(to, unwritten, copy_bytes);
-    forbid(to, copy_bytes);
   }
   void commit_loads() {
+    unwatched const own;
     copies_of_thread& mine = copies_[static_cast<std::size_t>(current_)];
     for (int i = 0; i < mine.count; ++i) ++mine.of[static_cast<std::size_t>(i)].groups;
   }
@@ -221,29 +249,30 @@ class emulated_block {
       }
       std::memcpy(one.to, one.from, copy_bytes);
     }
+    unwatched const own;
     std::copy(mine.of.begin() + done, mine.of.begin() + mine.count, mine.of.begin());
     mine.count -= done;
   }
 
   template <class T>
   T atomic_add(T* to, T value) {
-    return std::exchange(*to, static_cast<T>(*to + value));
+    return change(to, [&](T old) { return static_cast<T>(old + value); });
   }
   template <class T>
   T atomic_min(T* to, T value) {
-    return std::exchange(*to, value < *to ? value : *to);
+    return change(to, [&](T old) { return value < old ? value : old; });
   }
   template <class T>
   T atomic_max(T* to, T value) {
-    return std::exchange(*to, *to < value ? value : *to);
+    return change(to, [&](T old) { return old < value ? value : old; });
   }
   template <class T>
   T atomic_or(T* to, T value) {
-    return std::exchange(*to, static_cast<T>(*to | value));
+    return change(to, [&](T old) { return static_cast<T>(old | value); });
   }
   template <class T>
   T atomic_and(T* to, T value) {
-    return std::exchange(*to, static_cast<T>(*to & value));
+    return change(to, [&](T old) { return static_cast<T>(old & value); });
   }
 
   /// `random`: a state that says in which order blocks and threads run.
@@ -253,17 +282,27 @@ class emulated_block {
     if (shape.threads <= 0 || threads % kv::detail::warp_size != 0 || threads > most_threads) {
       fail("the number of threads is no multiple of 32, or more than 1024");
     }
+    unwatched const own;
+    scheduler_thread_.note_current();
     shape_ = shape;
     random_ = &random;
     kernel_ = &kernel;
     call_ = [](void const* what, emulated_block& block) { (*static_cast<Kernel const*>(what))(block); };
-    while (fibers_.size() < static_cast<std::size_t>(fibers())) fibers_.emplace_back();
+    for (place& each : places_) {
+      while (each.fibers.size() < static_cast<std::size_t>(fibers())) each.fibers.emplace_back();
+    }
     std::fill_n(parity_.begin(), fibers(), 0);
     clusters_.resize(static_cast<std::size_t>(shape.blocks / shape.cluster));
     std::iota(clusters_.begin(), clusters_.end(), 0);
     shuffle_order(clusters_);
     barriers_ = 0;
-    for (int const one : clusters_) run_cluster(one * shape.cluster);
+    begins_.release();
+    for (std::size_t i = 0; i < clusters_.size(); ++i) {
+      place_ = &places_[i % places_.size()];
+      place_->turn ^= 1;
+      run_cluster(clusters_[i] * shape.cluster);
+    }
+    ends_.acquire();
   }
   /// The most barriers that a thread has passed in the last launch, those of clusters included and those inside of
   /// collectives not.
@@ -292,6 +331,7 @@ class emulated_block {
 
   struct fiber {
     std::unique_ptr<std::byte[]> stack{new std::byte[stack_bytes]};
+    watched_fiber thread;
     boost::context::detail::fcontext_t context = nullptr;
     state where = state::done;
     void* fake_stack = nullptr;
@@ -318,6 +358,12 @@ class emulated_block {
     friend bool operator==(storage_use const&, storage_use const&) = default;
   };
 
+  /// What the barriers of a cluster order; of each kind two, which take turns.
+  struct ordering_points {
+    ordering_point of_cluster[2];
+    ordering_point of_block[most_cluster][2];
+    ordering_point of_warp[most_fibers / kv::detail::warp_size][2];
+  };
   /// A block of the cluster.
   struct block_state {
     std::unique_ptr<std::byte[]> shared{new std::byte[most_shared]};
@@ -328,13 +374,22 @@ class emulated_block {
     bool ended = false;
   };
 
+  /// Where a cluster runs. Clusters of one place follow one another; the sanitizer finds races with those of others.
+  struct place {
+    std::array<block_state, most_cluster> blocks;
+    std::deque<fiber> fibers;  ///< a fiber knows where it is
+    ordering_points orders;
+    ordering_point turns[2];  ///< the ends of a cluster's threads, and of those of the one before
+    int turn = 0;
+  };
+
   [[noreturn]] static void fail(char const* why) {
     std::fprintf(stderr, "emulated device: %s\n", why);
     std::abort();
   }
 
   [[nodiscard]] int fibers() const { return shape_.threads * shape_.cluster; }
-  [[nodiscard]] block_state& here() { return of_cluster_[static_cast<std::size_t>(cluster_rank())]; }
+  [[nodiscard]] block_state& this_block() { return place_->blocks[static_cast<std::size_t>(cluster_rank())]; }
 
   /// The cluster whose first block has this index.
   void run_cluster(int first) {
@@ -345,7 +400,7 @@ class emulated_block {
       if (round % 4 == 0) shuffle_order(threads_);
       bool ran = false;
       for (int const t : threads_) {
-        if (fibers_[static_cast<std::size_t>(t)].where != state::ready || is_behind(t)) continue;
+        if (place_->fibers[static_cast<std::size_t>(t)].where != state::ready || is_behind(t)) continue;
         resume(t);
         ran = true;
       }
@@ -359,7 +414,7 @@ class emulated_block {
 
   void begin_blocks() {
     for (int rank = 0; rank < shape_.cluster; ++rank) {
-      block_state& one = of_cluster_[static_cast<std::size_t>(rank)];
+      block_state& one = place_->blocks[static_cast<std::size_t>(rank)];
       allow(one.shared.get(), shape_.shared);
       std::memset(one.shared.get(), 0xCD, shape_.shared);  // shared memory begins as anything
       one.uses.clear();
@@ -371,10 +426,12 @@ class emulated_block {
   void begin_threads() {
     std::fill_n(epoch_.begin(), fibers(), 0);
     std::fill_n(cluster_barriers_.begin(), fibers(), 0);
+    std::fill_n(warp_barriers_.begin(), fibers(), 0);
     std::fill_n(collectives_.begin(), fibers(), 0);
     for (int t = 0; t < fibers(); ++t) {
-      fiber& one = fibers_[static_cast<std::size_t>(t)];
+      fiber& one = place_->fibers[static_cast<std::size_t>(t)];
       if (one.context == nullptr) {
+        one.thread.create();
         one.context = boost::context::detail::make_fcontext(one.stack.get() + stack_bytes, stack_bytes, &enter);
       }
       one.where = state::ready;
@@ -385,18 +442,18 @@ class emulated_block {
 
   /// Some warps of a block wait, and now and then a whole block of a cluster does.
   void fall_behind(int rank) {
-    unsigned& behind = of_cluster_[static_cast<std::size_t>(rank)].behind;
+    unsigned& behind = place_->blocks[static_cast<std::size_t>(rank)].behind;
     behind = draw() & draw();
     if (shape_.cluster > 1 && draw() % 4 == 0) behind = all_warps;
   }
   [[nodiscard]] bool is_behind(int t) const {
-    unsigned const behind = of_cluster_[static_cast<std::size_t>(t / shape_.threads)].behind;
+    unsigned const behind = place_->blocks[static_cast<std::size_t>(t / shape_.threads)].behind;
     return (behind >> (t % shape_.threads / kv::detail::warp_size) & 1u) != 0;
   }
   /// Nobody waits any more. False if nobody did.
   bool catch_up() {
     bool any = false;
-    for (block_state& one : of_cluster_) any = std::exchange(one.behind, 0u) != 0 || any;
+    for (block_state& one : place_->blocks) any = std::exchange(one.behind, 0u) != 0 || any;
     return any;
   }
 
@@ -404,7 +461,7 @@ class emulated_block {
   bool end_blocks() {
     bool all = true;
     for (int rank = 0; rank < shape_.cluster; ++rank) {
-      block_state& one = of_cluster_[static_cast<std::size_t>(rank)];
+      block_state& one = place_->blocks[static_cast<std::size_t>(rank)];
       if (!one.ended && all_at(rank * shape_.threads, (rank + 1) * shape_.threads, state::done)) {
         one.ended = true;
         one.behind = 0;
@@ -418,7 +475,7 @@ class emulated_block {
 
   bool all_at(int begin, int end, state where) const {
     for (int t = begin; t < end; ++t) {
-      if (fibers_[static_cast<std::size_t>(t)].where != where) return false;
+      if (place_->fibers[static_cast<std::size_t>(t)].where != where) return false;
     }
     return true;
   }
@@ -427,7 +484,7 @@ class emulated_block {
     bool any = false;
     auto const go_on = [&](int begin, int end, state where) {
       if (!all_at(begin, end, where)) return false;
-      for (int t = begin; t < end; ++t) fibers_[static_cast<std::size_t>(t)].where = state::ready;
+      for (int t = begin; t < end; ++t) place_->fibers[static_cast<std::size_t>(t)].where = state::ready;
       any = true;
       return true;
     };
@@ -446,12 +503,13 @@ class emulated_block {
   template <class T>
   std::byte* exchange(T const& value) {
     static_assert(sizeof(T) <= slot_bytes);
+    unwatched const own;
     int& parity = parity_[static_cast<std::size_t>(current_)];
     int const first = current_ / kv::detail::warp_size * kv::detail::warp_size;
     auto* const slots = slots_.data() + static_cast<std::size_t>(parity * fibers() + first) * slot_bytes;
     parity ^= 1;
     std::memcpy(slots + static_cast<std::size_t>(current_ - first) * slot_bytes, &value, sizeof value);
-    sync_warp();
+    wait(state::at_warp);
     return slots;
   }
 
@@ -459,8 +517,10 @@ class emulated_block {
   template <class T>
   std::byte const* gather(void* storage, std::size_t bytes, T const& value) {
     static_assert(sizeof(T) <= value_bytes && std::is_trivially_copyable_v<T>);
+    touch_share(static_cast<int*>(storage), static_cast<int>(bytes / sizeof(int)));
+    unwatched const own;
     auto const parity = static_cast<std::size_t>(collectives_[static_cast<std::size_t>(current_)] % 2);
-    auto* const values = here().values.data() + parity * most_threads * value_bytes;
+    auto* const values = this_block().values.data() + parity * most_threads * value_bytes;
     use_storage(static_cast<std::byte*>(storage), bytes);
     std::memset(storage, 0xEE, bytes);
     std::memcpy(values + static_cast<std::size_t>(thread()) * value_bytes, &value, sizeof value);
@@ -469,13 +529,28 @@ class emulated_block {
     return values;
   }
 
+  template <class T, class F>
+  static T change(T* to, F const& by) {
+    std::atomic_ref<T> const at(*to);
+    T old = at.load(std::memory_order_relaxed);
+    while (!at.compare_exchange_weak(old, by(old), std::memory_order_relaxed)) {
+    }
+    return old;
+  }
+
+  /// Reads and writes this thread's share of some numbers, which a collective may use, for the thread sanitizer.
+  void touch_share(int volatile* numbers, int count) {
+    if (!under_thread_sanitizer) return;
+    for (int i = thread(); i < count; i += threads()) numbers[i] = numbers[i];
+  }
+
   /// Ends the program if a collective has used this storage since the last barrier, or if threads are in different
   /// ones.
   void use_storage(std::byte* storage, std::size_t bytes) {
     auto const at = static_cast<std::size_t>(current_);
     storage_use const mine{storage, storage + bytes, epoch_[at]};
     auto const number = static_cast<std::size_t>(collectives_[at]++);
-    std::vector<storage_use>& uses = here().uses;
+    std::vector<storage_use>& uses = this_block().uses;
     if (number < uses.size()) {
       if (!(uses[number] == mine)) fail("the threads of a block call different collectives");
       return;
@@ -529,17 +604,32 @@ class emulated_block {
     auto* const block = static_cast<emulated_block*>(from.data);
     block->arrived(nullptr, from.fctx);
     for (;;) {  // one thread of a kernel after another
+      block->begins_.acquire();
+      block->place_->turns[block->place_->turn].acquire();
       block->call_(block->kernel_, *block);
-      if (block->copies_[static_cast<std::size_t>(block->current_)].count > 0) {
-        fail("a thread ends before its asynchronous copies");
-      }
+      block->place_->turns[block->place_->turn ^ 1].release();
+      block->ends_.release();
+      block->check_copies();
       block->leave(state::done);
     }
   }
 
+  void check_copies() {
+    unwatched const own;
+    if (copies_[static_cast<std::size_t>(current_)].count > 0) fail("a thread ends before its asynchronous copies");
+  }
+  /// Notes where the current fiber waits.
+  fiber& note(state where) {
+    unwatched const own;
+    fiber& one = place_->fibers[static_cast<std::size_t>(current_)];
+    one.where = where;
+    return one;
+  }
+
   void resume(int t) {
     current_ = t;
-    fiber& one = fibers_[static_cast<std::size_t>(t)];
+    fiber& one = place_->fibers[static_cast<std::size_t>(t)];
+    one.thread.go_on();
 #if defined(KVPOLICY_TEST_ASAN)
     void* mine = nullptr;
     __sanitizer_start_switch_fiber(&mine, one.stack.get(), stack_bytes);
@@ -552,6 +642,7 @@ class emulated_block {
   }
 
   void arrived([[maybe_unused]] void* fake_stack, boost::context::detail::fcontext_t scheduler) {
+    unwatched const own;
 #if defined(KVPOLICY_TEST_ASAN)
     __sanitizer_finish_switch_fiber(fake_stack, &main_stack_, &main_bytes_);
 #endif
@@ -559,8 +650,8 @@ class emulated_block {
   }
 
   void leave(state where) {
-    fiber& one = fibers_[static_cast<std::size_t>(current_)];
-    one.where = where;
+    fiber& one = note(where);
+    scheduler_thread_.go_on();
 #if defined(KVPOLICY_TEST_ASAN)
     __sanitizer_start_switch_fiber(&one.fake_stack, main_stack_, main_bytes_);
 #endif
@@ -569,6 +660,11 @@ class emulated_block {
   }
 
   void wait(state where) { leave(where); }
+  void wait(state where, ordering_point& memory) {
+    memory.release();
+    leave(where);
+    memory.acquire();
+  }
 
   kv::launch_shape<int> shape_{};
   int first_ = 0;    ///< the index of the cluster's first block
@@ -576,13 +672,16 @@ class emulated_block {
   std::uint64_t* random_ = nullptr;
   void const* kernel_ = nullptr;
   void (*call_)(void const*, emulated_block&) = nullptr;
-  std::array<block_state, most_cluster> of_cluster_;
-  std::deque<fiber> fibers_;  ///< a fiber knows where it is
+  std::array<place, under_thread_sanitizer ? 3 : 1> places_;  ///< clusters take turns
+  place* place_ = &places_[0];
   std::vector<int> parity_;
   std::vector<std::byte> slots_;
   std::vector<int> epoch_;             ///< barriers that a thread has passed
   std::vector<int> cluster_barriers_;  ///< those of them that were the cluster's
+  std::vector<int> warp_barriers_;
   int barriers_ = 0;
+  ordering_point begins_, fences_, ends_;  ///< of a launch, and all fences
+  watched_fiber scheduler_thread_;
   std::vector<int> collectives_;  ///< collectives that a thread has begun
   std::vector<copies_of_thread> copies_;
   std::vector<int> clusters_, threads_;
