@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the thread sanitizer sees of a kernel on the emulated device: every race of its threads, in whatever order they
 // run, and no race where barriers or fences order them.
-#include "support/device.hpp"
 #include "support/sanitized.hpp"
-#include "support/test.hpp"
 #if defined(KVPOLICY_TEST_TSAN)
 #include <array>
 #include <cstdio>
 #include <vector>
 
+#include "support/device.hpp"
 #include "support/forked.hpp"
-#endif
+#include "support/test.hpp"
 
 using namespace kvpolicy_test;
 
 namespace {
 
 TEST_SUITE("device/data_races") {
-#if defined(KVPOLICY_TEST_TSAN)
   constexpr int blocks = 4;
   constexpr int threads = 64;
 
@@ -113,7 +111,7 @@ TEST_SUITE("device/data_races") {
     CHECK_FALSE(races(reused_stage{from.data(), to.data(), true}));
     CHECK(races(reused_stage{from.data(), to.data(), false}));
   }
-#endif
 }
 
 }  // namespace
+#endif
