@@ -160,12 +160,15 @@ TEST_SUITE("device/clusters") {
     CHECK(ends(fault::no_first) == ending::ended_by_signal);
   }
 
-  TEST_CASE("a barrier of the cluster that is left out is seen, and so is a block that ends early" *
-            doctest::skip(under_thread_sanitizer)) {
+  TEST_CASE("a barrier of the cluster that is left out is seen, and so is a block that ends early") {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
       CAPTURE(seed);
       CHECK(wrong(fault::none, seed) == 0);
-      CHECK(wrong(fault::no_between, seed) > 0);
+      {
+        expected_races const races;
+        CHECK(wrong(fault::no_between, seed) > 0);
+        if (under_thread_sanitizer && seed == 1) CHECK(races.count() > 0);
+      }
 #if !defined(KVPOLICY_TEST_ASAN)
       CHECK(wrong(fault::no_last, seed) > 0);
 #endif

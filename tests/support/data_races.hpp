@@ -6,16 +6,47 @@
 #include "support/sanitized.hpp"
 #if defined(KVPOLICY_TEST_TSAN)
 #include <sanitizer/tsan_interface.h>
+#include <unistd.h>
 
 extern "C" {
 void AnnotateIgnoreReadsBegin(char const* file, int line);
 void AnnotateIgnoreReadsEnd(char const* file, int line);
 void AnnotateIgnoreWritesBegin(char const* file, int line);
 void AnnotateIgnoreWritesEnd(char const* file, int line);
+char const* __tsan_default_options();
 }
+namespace __tsan {
+class ReportDesc;
+bool OnReport(ReportDesc const* report, bool suppressed);
+}  // namespace __tsan
 #endif
 
 namespace kvpolicy_test {
+
+/// While it lives, races are counted, and no error. Of races at the same lines of code one is counted in a process.
+/// Without the thread sanitizer none is seen.
+class expected_races {
+ public:
+  expected_races() { here() = this; }
+  ~expected_races() { here() = nullptr; }
+  expected_races(expected_races const&) = delete;
+  expected_races& operator=(expected_races const&) = delete;
+
+  [[nodiscard]] int count() const { return count_; }
+  /// True if races are expected now, of which one is counted then.
+  __attribute__((no_sanitize_thread)) static bool add_one() {
+    if (here() == nullptr) return false;
+    ++here()->count_;
+    return true;
+  }
+
+ private:
+  __attribute__((no_sanitize_thread)) static expected_races*& here() {
+    static constinit expected_races* one = nullptr;
+    return one;
+  }
+  int count_ = 0;
+};
 
 /// While it lives, what this thread reads and writes is the emulator's own, and no race.
 class unwatched {
@@ -71,4 +102,28 @@ class watched_fiber {
 #endif
 };
 
+/// Whether the sanitizer can watch this process. It does not watch the main thread of a child of a process that has
+/// fibers already, so that it would find races where a launch orders memory.
+class watched_process {
+ public:
+#if defined(KVPOLICY_TEST_TSAN)
+  [[nodiscard]] bool is_this() const { return ::getpid() == first_; }
+
+ private:
+  pid_t first_ = ::getpid();
+#else
+  [[nodiscard]] bool is_this() const { return true; }
+#endif
+};
+
 }  // namespace kvpolicy_test
+
+#if defined(KVPOLICY_TEST_TSAN)
+// What the sanitizer calls by these names.
+__attribute__((used)) inline char const* __tsan_default_options() {
+  return "halt_on_error=1:suppress_equal_addresses=0";
+}
+__attribute__((used, no_sanitize_thread)) inline bool __tsan::OnReport(ReportDesc const*, bool suppressed) {
+  return kvpolicy_test::expected_races::add_one() || suppressed;
+}
+#endif

@@ -517,15 +517,20 @@ class emulated_block {
   template <class T>
   std::byte const* gather(void* storage, std::size_t bytes, T const& value) {
     static_assert(sizeof(T) <= value_bytes && std::is_trivially_copyable_v<T>);
-    touch_share(static_cast<int*>(storage), static_cast<int>(bytes / sizeof(int)));
-    unwatched const own;
     auto const parity = static_cast<std::size_t>(collectives_[static_cast<std::size_t>(current_)] % 2);
     auto* const values = this_block().values.data() + parity * most_threads * value_bytes;
-    use_storage(static_cast<std::byte*>(storage), bytes);
-    std::memset(storage, 0xEE, bytes);
-    std::memcpy(values + static_cast<std::size_t>(thread()) * value_bytes, &value, sizeof value);
-    wait(state::at_collective);
-    std::memset(storage, 0xDD, bytes);
+    auto* const words = static_cast<int*>(storage);
+    auto const count = static_cast<int>(bytes / sizeof(int));
+    touch_share(words, count);
+    {
+      unwatched const own;
+      use_storage(static_cast<std::byte*>(storage), bytes);
+      std::memset(storage, 0xEE, bytes);
+      std::memcpy(values + static_cast<std::size_t>(thread()) * value_bytes, &value, sizeof value);
+      wait(state::at_collective);
+      std::memset(storage, 0xDD, bytes);
+    }
+    touch_share(words, count);
     return values;
   }
 
@@ -538,10 +543,11 @@ class emulated_block {
     return old;
   }
 
-  /// Reads and writes this thread's share of some numbers, which a collective may use, for the thread sanitizer.
+  /// Reads and writes a share of the numbers that a collective uses, for the thread sanitizer. It is a neighbour's, as
+  /// any thread may use any of them.
   void touch_share(int volatile* numbers, int count) {
     if (!under_thread_sanitizer) return;
-    for (int i = thread(); i < count; i += threads()) numbers[i] = numbers[i];
+    for (int i = (thread() + 1) % threads(); i < count; i += threads()) numbers[i] = numbers[i];
   }
 
   /// Ends the program if a collective has used this storage since the last barrier, or if threads are in different
@@ -606,7 +612,7 @@ class emulated_block {
     for (;;) {  // one thread of a kernel after another
       block->begins_.acquire();
       block->place_->turns[block->place_->turn].acquire();
-      block->call_(block->kernel_, *block);
+      block->call_kernel();
       block->place_->turns[block->place_->turn ^ 1].release();
       block->ends_.release();
       block->check_copies();
@@ -614,6 +620,11 @@ class emulated_block {
     }
   }
 
+  void call_kernel() {
+    if (process_.is_this()) return call_(kernel_, *this);
+    unwatched const own;
+    call_(kernel_, *this);
+  }
   void check_copies() {
     unwatched const own;
     if (copies_[static_cast<std::size_t>(current_)].count > 0) fail("a thread ends before its asynchronous copies");
@@ -682,6 +693,7 @@ class emulated_block {
   int barriers_ = 0;
   ordering_point begins_, fences_, ends_;  ///< of a launch, and all fences
   watched_fiber scheduler_thread_;
+  watched_process process_;
   std::vector<int> collectives_;  ///< collectives that a thread has begun
   std::vector<copies_of_thread> copies_;
   std::vector<int> clusters_, threads_;
