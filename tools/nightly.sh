@@ -25,7 +25,7 @@ threads() {
     TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/kvpolicy_tests --test-suite='threads*,ops/executor*'
 }
 
-# Kernels on the emulated device, where the sanitizer sees every race of a block's threads and of blocks.
+# Kernels on the emulated device, where the sanitizer sees races of a block's threads and of blocks. Takes 10 GB of memory.
 races() {
   local harmless=$PWD/tests/support/harmless_races.txt
   cmake --preset tsan && cmake --build --preset tsan --target kvpolicy_device_tests &&
